@@ -73,7 +73,8 @@ class RetryPolicy(enum.StrEnum):
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of one host run. None is unknown and never zero; `cost_microusd` is micro-dollars.
 
-    `cached_input_tokens` is the part of `input_tokens` that was read from a cache.
+    `cached_input_tokens` is the part of `input_tokens` that was read from a cache; `reasoning_tokens` is the part of
+    `output_tokens` that was thought and not said.
     """
 
     input_tokens: int | None = None
@@ -143,6 +144,10 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     mcp: McpServer | None = None
     deadlines: Deadlines = Deadlines()
     pinned_program: str | None = None
+    extra_args: tuple[str, ...] = ()
+    """Words for this engine that the goal adds, put behind LoopX's own options."""
+    allow_commands: tuple[str, ...] = ()
+    """Shell commands (the goal's checks) that a host with an allow list may run beside its usual ones."""
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,7 +208,21 @@ class ExitRecord(msgspec.Struct, frozen=True, kw_only=True):
     stderr_bytes: int = 0
     truncated_lines: int = 0
     survivors: tuple[int, ...] = ()
+    """Pids of this run that even a KILL did not end."""
     start_error: str | None = None
+    """`stage:ERRNO` (`exec:ENOENT`, `chdir:ENOENT`), `cancelled`, `abandoned` or `prompt_interrupted`."""
+    dropped_bytes: int = 0
+    """Output that was not kept: the oldest middle above the spool's cap, or what a full disk refused."""
+    leftovers: tuple[int, ...] = ()
+    """Pids of processes that the host left behind and the keeper had to end."""
+    slept_ms: int = 0
+    """How long the machine was suspended during the run."""
+    prompt_unread: int | None = None
+    """Bytes of the prompt that the host never read, where the kernel tells."""
+    taken_over: bool = False
+    """The first keeper died; a second one went on, and exit code and signal could not be learned."""
+    unobserved: bool = False
+    """Nobody saw the end: the host was already gone when it was looked for. Output may be missing."""
 
 
 class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,6 +241,11 @@ class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
     reset_at_ms: int | None = None
     error_kind: HostEndKind | None = None
     error_text: str = ""
+    error_code: str = ""
+    """A stable word for the error where one is known, e.g. `sandbox_unavailable`."""
+    http_status: int | None = None
+    model: str | None = None
+    """The model that the host says it really ran."""
     repeated_action: int = 0
     """The longest run of identical tool calls, for the identical-action breaker."""
 
@@ -236,6 +260,12 @@ class HostEnd(msgspec.Struct, frozen=True, kw_only=True):
     auth_lapsed: bool = False
     reset_at_ms: int | None = None
     exit_code: int | None = None
+    bad_setup: bool = False
+    """Only a change of settings mends it (sandbox, permissions, model name): the loop's `configuration`."""
+    code: str = ""
+    """A stable word that narrows the kind down, e.g. `sandbox_unavailable`, `http_529`."""
+    fix: str = ""
+    """The command or setting that mends it, where one is known."""
     detail: str = ""
     """At most 500 characters of the host's final error, redacted; for people only."""
 
