@@ -15,6 +15,7 @@ from loopx.control_plane.errors import UsageError
 from loopx.control_plane.goal import Boundary
 from loopx.control_plane.ids import AgentId, GoalId
 from loopx.control_plane.quota.facts import CapabilityIntent, TodoRef
+from loopx.control_plane.quota.states import QuotaState
 
 if TYPE_CHECKING:
     from loopx.control_plane.quota.decision import QuotaDecision
@@ -72,8 +73,9 @@ class TurnEnvelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     goal_id: GoalId
     agent_id: AgentId
     should_run: bool
-    state: str
+    state: QuotaState
     effective_action: str
+    """An open word: what only a newer version says takes the driver's default route."""
     reason: str
     action: EnvelopeAction
     user: UserChannel = UserChannel()
@@ -152,7 +154,7 @@ def envelope_from_decision(
             goal_id=decision.goal_id,
             agent_id=decision.agent_id,
             should_run=decision.should_run,
-            state=str(decision.state),
+            state=decision.state,
             effective_action=str(decision.effective_action),
             reason=decision.reason,
             action=EnvelopeAction(
@@ -166,7 +168,7 @@ def envelope_from_decision(
             user=UserChannel(
                 action_required=decision.user_action_required,
                 notify=decision.user_notify,
-                actions=tuple(decision.user_actions),
+                actions=decision.user_actions,
             ),
             boundary=boundary or Boundary(),
             scheduler=chosen,

@@ -13,7 +13,7 @@ import msgspec
 
 
 class DeliveryOutcome(enum.StrEnum):
-    """What the turn was worth, from least to most."""
+    """What the turn was worth; the last two are accountable."""
 
     SURFACE_ONLY = "surface_only"
     OUTCOME_GAP = "outcome_gap"
