@@ -1,0 +1,171 @@
+"""What state a work tree is in, whether the user's side of it moved, and what names it.
+
+It only looks: the callers decide what to refuse (a repository in the middle of a merge, a second goal on one tree).
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from loopx.workspace import git
+from loopx.workspace.repository import Kind, discover, real_folder
+
+_IN_PROGRESS_FILES = (
+    ("rebase-merge", "rebase"),
+    ("rebase-apply", "rebase"),
+    ("MERGE_HEAD", "merge"),
+    ("CHERRY_PICK_HEAD", "cherry-pick"),
+    ("REVERT_HEAD", "revert"),
+    ("BISECT_LOG", "bisect"),
+)
+
+# Where SQLite's shared memory and file locks cannot be relied upon.
+_REMOTE_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "ncpfs"}
+    | {"fuse.sshfs", "fuse.rclone", "fuse.s3fs", "fuse.gcsfuse", "fuse.glusterfs", "virtiofs", "drvfs", "davfs"}
+)
+
+
+class InProgress(enum.StrEnum):
+    """An operation that the user has begun and not finished; a start is refused then."""
+
+    MERGE = "merge"
+    REBASE = "rebase"
+    CHERRY_PICK = "cherry-pick"
+    REVERT = "revert"
+    BISECT = "bisect"
+
+
+class WorkTreeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at a work tree. `index_digest` covers what the index means, so `git status` does not change it.
+
+    `local_filesystem` is None where it could not be told.
+    """
+
+    kind: Kind
+    toplevel: str
+    key: str
+    head: str | None
+    branch: str | None
+    index_digest: str | None
+    in_progress: InProgress | None
+    unborn: bool
+    bare: bool
+    git_version: str
+    local_filesystem: bool | None
+
+
+class UserMove(enum.StrEnum):
+    """What of the user's repository changed between two looks; LoopX itself changes none of these."""
+
+    REPOSITORY = "repository"
+    BRANCH = "branch"
+    HEAD = "head"
+    INDEX = "index"
+
+
+def inspect(root: Path) -> WorkTreeStatus:
+    """Look at the work tree that `root` lies in.
+
+    Raises `UsageError` (`project_missing`, `git_missing`, `git_too_old`, `git_unreadable`, `not_a_work_tree`).
+    """
+    version = ".".join(str(number) for number in git.version())
+    real = real_folder(root)
+    bare = _is_bare(real)
+    found = None if bare else discover(real)
+    if found is None:
+        return WorkTreeStatus(
+            kind=Kind.GIT if bare else Kind.PLAIN,
+            toplevel=str(real),
+            key=_key(real),
+            head=None,
+            branch=None,
+            index_digest=None,
+            in_progress=None,
+            unborn=False,
+            bare=bare,
+            git_version=version,
+            local_filesystem=is_local(real),
+        )
+    toplevel, git_dir, _ = found
+    head = git.run(["rev-parse", "-q", "--verify", "HEAD^{commit}"], cwd=toplevel, expect=(0, 1, 128))
+    branch = git.run(["symbolic-ref", "-q", "HEAD"], cwd=toplevel, expect=(0, 1))
+    return WorkTreeStatus(
+        kind=Kind.GIT,
+        toplevel=str(toplevel),
+        key=_key(git_dir),
+        head=head.line if head.status == 0 else None,
+        branch=branch.line.removeprefix("refs/heads/") if branch.status == 0 else None,
+        index_digest=_index_digest(toplevel),
+        in_progress=_in_progress(git_dir),
+        unborn=head.status != 0,
+        bare=False,
+        git_version=version,
+        local_filesystem=is_local(toplevel),
+    )
+
+
+def head_moved(before: WorkTreeStatus, after: WorkTreeStatus) -> tuple[UserMove, ...]:
+    """What of the user's HEAD, branch and index changed between two looks; empty when all is as it was."""
+    moves = []
+    if (before.kind, before.key) != (after.kind, after.key):
+        moves.append(UserMove.REPOSITORY)
+    if before.branch != after.branch:
+        moves.append(UserMove.BRANCH)
+    if before.head != after.head:
+        moves.append(UserMove.HEAD)
+    if before.index_digest != after.index_digest:
+        moves.append(UserMove.INDEX)
+    return tuple(moves)
+
+
+def repository_key(root: Path) -> str:
+    """One stable name per work tree, whatever folder in it and whatever link to it `root` is.
+
+    "One goal at a time per tree" is keyed by it; linked work trees of one repository have different keys.
+    Raises as `inspect` does.
+    """
+    real = real_folder(root)
+    found = None if _is_bare(real) else discover(real)
+    return _key(found[1] if found else real)
+
+
+def is_local(path: Path) -> bool | None:
+    """Whether the path is on a file system of this machine; None where the system does not tell."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return None
+    best, file_system = -1, None
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        point = Path(left.split(" ")[4].encode().decode("unicode_escape"))
+        if path.is_relative_to(point) and len(point.parts) >= best:
+            best, file_system = len(point.parts), right.split(" ")[0]
+    return None if file_system is None else file_system not in _REMOTE_FILE_SYSTEMS
+
+
+def _key(place: Path) -> str:
+    return hashlib.sha256(os.fsencode(place)).hexdigest()[:32]
+
+
+def _is_bare(root: Path) -> bool:
+    asked = git.run(["rev-parse", "--is-bare-repository", "--is-inside-git-dir"], cwd=root, expect=(0, 128))
+    return asked.status == 0 and asked.line == "true\ntrue"
+
+
+def _index_digest(toplevel: Path) -> str:
+    listed = git.run(["ls-files", "-v", "-s", "-z"], cwd=toplevel).stdout
+    return hashlib.sha256(listed).hexdigest()
+
+
+def _in_progress(git_dir: Path) -> InProgress | None:
+    for name, operation in _IN_PROGRESS_FILES:
+        if (git_dir / name).exists():
+            return InProgress(operation)
+    return None
