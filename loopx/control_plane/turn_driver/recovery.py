@@ -209,15 +209,15 @@ def _has_result(journal: JournalView) -> bool:
     return LoopXTurnPhase.TYPED_RESULT in journal.completed
 
 
-def _live_failure(journal: JournalView) -> LoopXTurnResultKind | None:
-    """The failure that still stands. A turn may also have been about a failure from the start.
+def _declared_failure(journal: JournalView) -> LoopXTurnResultKind | None:
+    """The failure beside the intent; a turn may also have been typed as a failure from the start."""
+    return journal.failure or (journal.intended if journal.intended in FAILURE_PHASE else None)
 
-    A writeback or a spend that failed and then committed is over; so is any failure whose step is done.
-    """
-    failure = journal.failure or (journal.intended if journal.intended in FAILURE_PHASE else None)
-    if failure is None or FAILURE_PHASE[failure] in journal.completed:
-        return None
-    return failure
+
+def _live_failure(journal: JournalView) -> LoopXTurnResultKind | None:
+    """The failure that still stands: a writeback or a spend that failed and then committed is over."""
+    failure = _declared_failure(journal)
+    return None if failure is None or FAILURE_PHASE[failure] in journal.completed else failure
 
 
 def _identity_violation(journal: JournalView) -> JournalViolation | None:
@@ -249,17 +249,19 @@ def _effect_violation(journal: JournalView) -> JournalViolation | None:
 
 
 def _kind_violation(journal: JournalView) -> JournalViolation | None:
-    settled = LoopXTurnPhase.DURABLE_WRITEBACK in journal.completed
-    if _has_result(journal) and journal.intended is None:
+    intended = journal.intended
+    if _has_result(journal) and intended is None:
         return JournalViolation.RESULT_WITHOUT_KIND
-    if settled and journal.intended not in MATERIAL_RESULT_KINDS:
-        return JournalViolation.NO_SPEND_KIND_SETTLED
+    if intended not in MATERIAL_RESULT_KINDS:
+        stopped = intended in STOP_RESULT_KINDS and LoopXTurnPhase.DURABLE_WRITEBACK not in journal.completed
+        if LoopXTurnPhase.VALIDATION in journal.completed and not stopped:
+            return JournalViolation.NO_SPEND_KIND_SETTLED
     return JournalViolation.FAILURE_CONTRADICTS_PHASES if _failure_contradicts(journal) else None
 
 
 def _failure_contradicts(journal: JournalView) -> bool:
     """A failure of a step that is not next, or a stop or material kind where a failure is expected."""
-    failure = journal.failure
+    failure = _declared_failure(journal)
     if failure is None:
         return False
     if failure not in FAILURE_PHASE:
