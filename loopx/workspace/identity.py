@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -31,6 +32,12 @@ _REMOTE_FILE_SYSTEMS = frozenset(
 )
 
 
+_RULE_SETTINGS = re.compile(
+    rb"filter\.|core\.(autocrlf|eol|attributesfile|excludesfile|worktree|bare|filemode|symlinks|sparsecheckout)\n"
+)
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
 class InProgress(enum.StrEnum):
     """An operation that the user has begun and not finished; a start is refused then."""
 
@@ -44,7 +51,9 @@ class InProgress(enum.StrEnum):
 class WorkTreeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One look at a work tree. `index_digest` covers what the index means, so `git status` does not change it.
 
-    `local_filesystem` is None where it could not be told.
+    `rules_digest` covers the settings outside the tree that decide how files become git objects: content filters,
+    line ends, and ignore and attribute rules kept in the git directory. Whoever edits those can make a tree say
+    something else than the files do. `local_filesystem` is None where it could not be told.
     """
 
     kind: Kind
@@ -53,6 +62,7 @@ class WorkTreeStatus(msgspec.Struct, frozen=True, kw_only=True):
     head: str | None
     branch: str | None
     index_digest: str | None
+    rules_digest: str | None
     in_progress: InProgress | None
     unborn: bool
     bare: bool
@@ -67,6 +77,7 @@ class UserMove(enum.StrEnum):
     BRANCH = "branch"
     HEAD = "head"
     INDEX = "index"
+    RULES = "rules"
 
 
 def inspect(root: Path) -> WorkTreeStatus:
@@ -86,13 +97,14 @@ def inspect(root: Path) -> WorkTreeStatus:
             head=None,
             branch=None,
             index_digest=None,
+            rules_digest=None,
             in_progress=None,
             unborn=False,
             bare=bare,
             git_version=version,
             local_filesystem=is_local(real),
         )
-    toplevel, git_dir, _ = found
+    toplevel, git_dir, common_dir = found
     head = git.run(["rev-parse", "-q", "--verify", "HEAD^{commit}"], cwd=toplevel, expect=(0, 1, 128))
     branch = git.run(["symbolic-ref", "-q", "HEAD"], cwd=toplevel, expect=(0, 1))
     return WorkTreeStatus(
@@ -102,6 +114,7 @@ def inspect(root: Path) -> WorkTreeStatus:
         head=head.line if head.status == 0 else None,
         branch=branch.line.removeprefix("refs/heads/") if branch.status == 0 else None,
         index_digest=_index_digest(toplevel),
+        rules_digest=_rules_digest(toplevel, common_dir),
         in_progress=_in_progress(git_dir),
         unborn=head.status != 0,
         bare=False,
@@ -121,6 +134,8 @@ def head_moved(before: WorkTreeStatus, after: WorkTreeStatus) -> tuple[UserMove,
         moves.append(UserMove.HEAD)
     if before.index_digest != after.index_digest:
         moves.append(UserMove.INDEX)
+    if before.rules_digest != after.rules_digest:
+        moves.append(UserMove.RULES)
     return tuple(moves)
 
 
@@ -141,10 +156,15 @@ def is_local(path: Path) -> bool | None:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return None
+    return local_by(mounts, path)
+
+
+def local_by(mounts: str, path: Path) -> bool | None:
+    """What a mount table (Linux, `mountinfo`) says about the path's file system; the deepest mount point decides."""
     best, file_system = -1, None
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
-        point = Path(left.split(" ")[4].encode().decode("unicode_escape"))
+        point = Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), left.split(" ")[4]))
         if path.is_relative_to(point) and len(point.parts) >= best:
             best, file_system = len(point.parts), right.split(" ")[0]
     return None if file_system is None else file_system not in _REMOTE_FILE_SYSTEMS
@@ -162,6 +182,17 @@ def _is_bare(root: Path) -> bool:
 def _index_digest(toplevel: Path) -> str:
     listed = git.run(["ls-files", "-v", "-s", "-z"], cwd=toplevel).stdout
     return hashlib.sha256(listed).hexdigest()
+
+
+def _rules_digest(toplevel: Path, common_dir: Path) -> str:
+    found = hashlib.sha256()
+    settings = git.run(["config", "--list", "-z", "--includes"], cwd=toplevel).items
+    for setting in sorted(item for item in settings if _RULE_SETTINGS.match(item)):
+        found.update(setting + b"\0")
+    for name in ("exclude", "attributes"):
+        place = common_dir / "info" / name
+        found.update(b"\0" + (place.read_bytes() if place.is_file() else b""))
+    return found.hexdigest()
 
 
 def _in_progress(git_dir: Path) -> InProgress | None:

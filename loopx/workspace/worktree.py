@@ -118,7 +118,9 @@ def remove_worktree(repo: Repository, path: Path, *, kept_in: Sequence[str] = ()
     copytree.remove_tree(place)
     if _registered(repo, place):  # git refused while files were in the way
         _git(repo, "worktree", "remove", "--force", "--force", str(place))
-    _excludes_of(repo, place).unlink(missing_ok=True)
+    there = msgspec.structs.replace(repo, root=place)
+    for left in (there.private_excludes, there.private_index):
+        left.unlink(missing_ok=True)
     _record_path(repo, place).unlink(missing_ok=True)
 
 
@@ -223,7 +225,8 @@ def _require_kept(repo: Repository, known: Worktree, kept_in: Sequence[str]) -> 
     missing: tuple[str, ...] = tuple(change.path for change in difference.diff(inside, known.base_tree, now))
     for target in kept_in:
         if missing:
-            missing = not_contained(inside, known.base_tree, now, target)
+            # A name like HEAD means the main tree's; in the new tree it would be the very work in question.
+            missing = not_contained(inside, known.base_tree, now, checkpoint.tree_of(repo, target))
     if missing:
         raise ConflictError(
             "unmerged_work",
