@@ -1,0 +1,417 @@
+"""Committing steps of a turn: phase row, effect and event in one transaction, under the fence, keyed by `effect_ref`.
+
+Safety lives here and not in whoever drives a turn: the prefix is compared and set in the statement that moves it, and
+that statement requires the lease's epoch, so that a zombie, a duplicate or a late writer can change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from loopx.control_plane.effect_program import effect_ref
+from loopx.control_plane.errors import ConflictError
+from loopx.control_plane.goal import GoalState
+from loopx.control_plane.ids import TodoId
+from loopx.control_plane.quota.facts import ContractState, PendingWait
+from loopx.control_plane.quota.policy import BudgetUnit
+from loopx.control_plane.turn_driver.journal import (
+    ClosedOut,
+    Closeout,
+    Fence,
+    Finished,
+    HostEnded,
+    HostExecuted,
+    JournalStep,
+    ReplanDelta,
+    Restored,
+    ResultTyped,
+    ScheduleAcked,
+    ScheduleApplied,
+    SlotSpent,
+    Stopped,
+    Turn,
+    TurnPurpose,
+    TurnResult,
+    Validated,
+    WrittenBack,
+)
+from loopx.control_plane.turn_driver.transaction import PHASES, LoopXTurnResultKind, TurnStep
+from loopx.control_plane.work_items.todo import Todo, TodoStatus
+from loopx.store import events, evidence, gates, goals, hosts, ledger, meters, outbox, schedules, todos, turns
+from loopx.store.codec import dump
+from loopx.store.connection import Row, Tx
+
+NewId = Callable[[str], str]
+
+_KEEPS_OPEN = frozenset(
+    {
+        LoopXTurnResultKind.WRITEBACK_FAILED,
+        LoopXTurnResultKind.QUOTA_SPEND_FAILED,
+        LoopXTurnResultKind.TERMINAL_CLOSEOUT_FAILED,
+    }
+)
+"""Failures after validation: the work is proved, so the turn stays open and is recovered from its prefix."""
+
+
+class StepWriter:
+    """Writes the steps of one commit inside one transaction."""
+
+    def __init__(self, tx: Tx, turn: Turn, fence: Fence, new_id: NewId, now_ms: int) -> None:
+        self._tx = tx
+        self._fence = fence
+        self._new_id = new_id
+        self._now = now_ms
+        self._turn = turn
+
+    def write(self, steps: Sequence[JournalStep]) -> None:
+        """Raises ConflictError: `lease_lost`, `prefix_moved`, `spend_conflict`."""
+        self._hold()
+        for step in steps:
+            self._write(step)
+
+    def _reload(self) -> Turn:
+        self._turn = turns.load_journal(self._tx, self._turn.turn_key).turn
+        return self._turn
+
+    def _hold(self, completed: int | None = None) -> None:
+        """Move the prefix (or just touch it) under the fence; nobody else may have moved it."""
+        turn = self._turn
+        moved = self._tx.run(
+            "turns.move",
+            turn_key=turn.turn_key,
+            completed=turn.completed if completed is None else completed,
+            expected=turn.completed,
+            epoch=self._fence.epoch,
+            resource=self._fence.resource,
+            now_ms=self._now,
+        )
+        if moved != 1:
+            raise self._why_not(turn)
+
+    def _why_not(self, turn: Turn) -> ConflictError:
+        current = turns.load_journal(self._tx, turn.turn_key).turn
+        data: dict[str, str | int | float | bool | None] = {
+            "turn_key": turn.turn_key,
+            "completed": current.completed,
+            "expected": turn.completed,
+        }
+        if current.completed != turn.completed or current.state != turn.state:
+            return ConflictError(
+                "prefix_moved",
+                f"turn {turn.turn_key} moved to {current.completed} phases",
+                hint="read it again",
+                data=data,
+            )
+        return ConflictError(
+            "lease_lost",
+            f"this process no longer holds turn {turn.turn_key}",
+            hint=f"loopx run {turn.goal_id} goes on from what is committed",
+            data=data,
+        )
+
+    def _phase(self, phase_index: int, receipt: object) -> None:
+        turn = self._turn
+        if turn.completed != phase_index:
+            raise ConflictError(
+                "prefix_moved",
+                f"turn {turn.turn_key} has {turn.completed} phases; {PHASES[phase_index]} is not next",
+                hint="read it again",
+            )
+        self._hold(phase_index + 1)
+        phase = PHASES[phase_index]
+        self._tx.run(
+            "turns.insert_phase",
+            turn_key=turn.turn_key,
+            ordinal=phase_index,
+            phase=phase,
+            effect_ref=effect_ref(turn.turn_key, TurnStep(phase)),
+            receipt=dump(receipt),
+            epoch=self._fence.epoch,
+            now_ms=self._now,
+        )
+        self._event(f"phase_{phase}", {"effect_ref": effect_ref(turn.turn_key, TurnStep(phase))})
+        self._reload()
+
+    def _event(self, kind: str, body: object) -> None:
+        events.append(self._tx, self._turn.goal_id, kind, self._now, body, self._turn.turn_key)
+
+    def _write(self, step: JournalStep) -> None:
+        match step:
+            case HostEnded():
+                self._host_ended(step)
+            case HostExecuted():
+                self._phase(0, step.report)
+            case ResultTyped():
+                self._result_typed(step.result)
+            case Validated():
+                self._phase(2, {"kind": self._turn.intended_kind})
+            case Restored():
+                self._event("files_restored", {"order": self._require_result().restore})
+            case WrittenBack():
+                self._write_back(step.checkpoint)
+            case SlotSpent():
+                self._spend()
+            case ScheduleApplied():
+                self._apply(step)
+            case ScheduleAcked():
+                self._acknowledge()
+            case ClosedOut():
+                self._close_out()
+            case Stopped():
+                self._stop(step)
+            case Finished():
+                self._finish()
+            case _:
+                assert_never(step)
+
+    def _require_result(self) -> TurnResult:
+        result = self._turn.result
+        if result is None:
+            raise ConflictError("result_missing", f"turn {self._turn.turn_key} has no result", hint="loopx doctor")
+        return result
+
+    def _host_ended(self, step: HostEnded) -> None:
+        if hosts.end(self._tx, step.report, self._turn.goal_id, self._now):
+            usage = step.report.usage
+            self._event(
+                "host_ended",
+                {
+                    "run_id": step.report.run_id,
+                    "end": step.report.end_kind,
+                    "input_tokens": usage.input_tokens,
+                    "output_tokens": usage.output_tokens,
+                    "cost_microusd": usage.cost_microusd,
+                    "wall_ms": step.report.wall_ms,
+                },
+            )
+
+    def _result_typed(self, result: TurnResult) -> None:
+        turn = self._turn
+        self._tx.run(
+            "turns.set_result",
+            turn_key=turn.turn_key,
+            result=dump(result),
+            intended_kind=result.kind,
+            outcome=result.outcome,
+            delivery_kind=result.turn_kind,
+            tree_after=result.tree_after,
+        )
+        for draft in result.evidence:
+            evidence.insert(
+                self._tx,
+                self._new_id("ev"),
+                turn.goal_id,
+                draft,
+                self._now,
+                turn_key=turn.turn_key,
+                todo_id=turn.todo_id,
+            )
+        if result.kind is not LoopXTurnResultKind.HOST_FAILURE:
+            self._phase(1, {"kind": result.kind, "reason": result.reason})
+        else:
+            self._reload()
+
+    def _write_back(self, checkpoint: str | None) -> None:
+        turn, result = self._turn, self._require_result()
+        self._tx.run("turns.set_checkpoint", turn_key=turn.turn_key, checkpoint=checkpoint)
+        contract = result.contract
+        self._tx.run(
+            "goals.write_back",
+            goal_id=turn.goal_id,
+            contract_state=contract,
+            contract_tree=result.tree_after,
+            checkpoint=checkpoint,
+        )
+        if result.kind is LoopXTurnResultKind.VALIDATED_COMPLETION and turn.todo_id is not None:
+            todos.finish(
+                self._tx, turn.goal_id, turn.todo_id, turn.agent_id, result.continuation, self._now, turn.turn_key
+            )
+        if result.delta is not None:
+            self._apply_delta(result.delta)
+        self._phase(3, {"checkpoint": checkpoint, "tree": result.tree_after, "contract": contract})
+
+    def _apply_delta(self, delta: ReplanDelta) -> None:
+        turn = self._turn
+        for draft in delta.add:
+            todo = Todo(
+                todo_id=TodoId(self._new_id("td")),
+                goal_id=turn.goal_id,
+                title=draft.title,
+                body=draft.body,
+                priority=draft.priority,
+                created_at_ms=self._now,
+            )
+            todos.insert(self._tx, todo)
+        for todo_id in delta.drop:
+            todo = todos.get(self._tx, todo_id, turn.goal_id)
+            if todo.status in (TodoStatus.OPEN, TodoStatus.BLOCKED, TodoStatus.DEFERRED):
+                todos.set_status(
+                    self._tx,
+                    todo,
+                    TodoStatus.SUPERSEDED,
+                    self._now,
+                    reason="replanned",
+                    by=turn.agent_id,
+                    turn_key=turn.turn_key,
+                )
+        todos.reorder(self._tx, turn.goal_id, delta.order, self._now)
+
+    def _spend(self) -> None:
+        turn = self._turn
+        reference = effect_ref(turn.turn_key, TurnStep.QUOTA_SPEND)
+        receipt = ledger.spend(
+            self._tx, turn.goal_id, reference, 1, self._now, turn_key=turn.turn_key, reason=str(turn.intended_kind)
+        )
+        meters.record(self._tx, turn.goal_id, reference, {BudgetUnit.TURNS: 1}, self._now)
+        self._tx.run("turns.set_slots", turn_key=turn.turn_key, slots=receipt.entry.slots)
+        self._phase(4, receipt)
+
+    def _apply(self, step: ScheduleApplied) -> None:
+        receipt = schedules.apply(self._tx, self._turn.goal_id, step.due, self._now)
+        self._phase(5, receipt)
+
+    def _acknowledge(self) -> None:
+        receipt = schedules.acknowledge_applied(self._tx, self._turn.goal_id, self._now)
+        self._phase(6, receipt)
+
+    def _close_out(self) -> None:
+        turn = self._turn
+        self._tx.run("turns.set_closeout", turn_key=turn.turn_key, closeout=Closeout.DONE)
+        self._tx.run("goals.close", goal_id=turn.goal_id, now_ms=self._now)
+        self._tx.run("todos.close_all", goal_id=turn.goal_id, now_ms=self._now)
+        self._tx.run("schedules.close", goal_id=turn.goal_id, now_ms=self._now)
+        self._event("goal_completed", {"from": GoalState.ACTIVE, "by": "loopx", "reason": "terminal_closeout"})
+        outbox.notify(
+            self._tx,
+            turn.goal_id,
+            f"{turn.turn_key}:terminal",
+            "goal_completed",
+            {"turn_key": turn.turn_key},
+            self._now,
+        )
+        self._reload()
+
+    def _stop(self, step: Stopped) -> None:
+        turn = self._turn
+        if step.kind in _KEEPS_OPEN:
+            closeout = Closeout.FAILED if step.failed_phase is TurnStep.TERMINAL_CLOSEOUT else turn.closeout
+            self._tx.run(
+                "turns.set_failure",
+                turn_key=turn.turn_key,
+                result_kind=step.kind,
+                failed_phase=step.failed_phase,
+                closeout=closeout,
+            )
+            self._event("turn_stuck", {"kind": step.kind, "failed_phase": step.failed_phase})
+            self._reload()
+            return
+        result = self._require_result()
+        if result.gate is not None:
+            gates.ask(self._tx, turn.goal_id, self._new_id("g"), result.gate, self._now, turn_key=turn.turn_key)
+        self._tx.run(
+            "goals.set_contract",
+            goal_id=turn.goal_id,
+            contract_state=_after_refusal(result),
+            contract_tree=result.tree_after,
+        )
+        self._close(step.kind, step.failed_phase, result)
+
+    def _finish(self) -> None:
+        result = self._require_result()
+        self._close(result.kind, None, result)
+
+    def _close(self, kind: LoopXTurnResultKind, failed: TurnStep | None, result: TurnResult) -> None:
+        turn = self._turn
+        self._tx.run("turns.close", turn_key=turn.turn_key, result_kind=kind, failed_phase=failed, now_ms=self._now)
+        self._tx.run("meters.unreserve", turn_key=turn.turn_key)
+        if turn.todo_id is not None:
+            todos.release(self._tx, turn.todo_id, self._now)
+        self._leave_on_goal(kind, result)
+        if turn.purpose is TurnPurpose.REPLAN and kind is LoopXTurnResultKind.REPLAN_REQUIRED:
+            self._tx.run("turns.discharge_goal", goal_id=turn.goal_id, after=-1)
+        self._event(
+            "turn_closed",
+            {
+                "kind": kind,
+                "failed_phase": failed,
+                "slots": turn.slots,
+                "outcome": result.outcome,
+                "reason": result.reason,
+            },
+        )
+        lease = self._tx.one("leases.get", resource=f"todo:{turn.todo_id}")
+        if lease is not None:
+            self._tx.run("leases.release", resource=f"todo:{turn.todo_id}", epoch=lease["epoch"])
+        self._tx.run("leases.release", resource=self._fence.resource, epoch=self._fence.epoch)
+        self._reload()
+
+    def _leave_on_goal(self, kind: LoopXTurnResultKind, result: TurnResult) -> None:
+        row = goals.row_of(self._tx, self._turn.goal_id)
+        counts = streaks(row, self._turn, kind, result)
+        wait = result.wait
+        self._tx.run(
+            "goals.after_turn",
+            goal_id=self._turn.goal_id,
+            floor_streak=counts["floor_streak"],
+            idle_streak=counts["idle_streak"],
+            failure_streak=counts["failure_streak"],
+            host_failure_streak=counts["host_failure_streak"],
+            replan_tried=counts["replan_tried"],
+            wait_kind=wait.kind if wait else None,
+            wait_until_ms=wait.until_ms if wait else None,
+            wait_detail=wait.detail if wait else None,
+            due_at_ms=self._due(row, kind, wait),
+            now_ms=self._now,
+        )
+
+    def _due(self, row: Row, kind: LoopXTurnResultKind, wait: PendingWait | None) -> int | None:
+        if row["state"] != GoalState.ACTIVE:
+            return None
+        if wait is not None:
+            return wait.until_ms
+        if kind is LoopXTurnResultKind.USER_ACTION_REQUIRED:
+            return None
+        scheduled = self._tx.one("schedules.get", goal_id=self._turn.goal_id)
+        if scheduled is not None and scheduled["next_due_ms"] is not None:
+            return int(scheduled["next_due_ms"])
+        return self._now
+
+
+def _after_refusal(result: TurnResult) -> ContractState:
+    """What is known of the contract after a turn that was not accepted: files that went back make it unknown again."""
+    return ContractState.UNKNOWN if result.restore is not None else result.contract
+
+
+def streaks(row: Row, turn: Turn, kind: LoopXTurnResultKind, result: TurnResult) -> dict[str, int]:
+    """The goal's streak counters after a turn: what feeds the hand-off floor and the breaker."""
+    material = turn.slots > 0
+    accountable = result.outcome is not None and result.outcome.accountable
+    replanned = turn.purpose is TurnPurpose.REPLAN
+    failed = kind is LoopXTurnResultKind.VALIDATION_FAILED
+    host_failed = kind is LoopXTurnResultKind.HOST_FAILURE
+    counts = {
+        "floor_streak": int(row["floor_streak"]),
+        "idle_streak": int(row["idle_streak"]),
+        "failure_streak": int(row["failure_streak"]),
+        "host_failure_streak": int(row["host_failure_streak"]),
+        "replan_tried": int(row["replan_tried"]),
+    }
+    if replanned:
+        counts["replan_tried"] = 1
+        if material:
+            counts.update(floor_streak=0, idle_streak=0, failure_streak=0, host_failure_streak=0)
+        return counts
+    counts["host_failure_streak"] = counts["host_failure_streak"] + 1 if host_failed else 0
+    if material:
+        counts["floor_streak"] = 0 if accountable else counts["floor_streak"] + 1
+        counts["failure_streak"] = 0
+        counts["idle_streak"] = counts["idle_streak"] + 1 if result.no_change else 0
+        if accountable:
+            counts["replan_tried"] = 0
+    elif failed:
+        counts["failure_streak"] += 1
+        counts["idle_streak"] = counts["idle_streak"] + 1 if result.no_change else 0
+    elif kind is LoopXTurnResultKind.USER_ACTION_REQUIRED and result.gate is not None:
+        counts.update(floor_streak=0, idle_streak=0)
+    return counts

@@ -1,0 +1,359 @@
+-- The first schema. Type names in braces are rendered per dialect (schema.py): {int} is 64-bit, {text} is UTF-8,
+-- {bool} is 0 or 1 in SQLite, {json} is JSON text, {real} is a double. Every default is computed in Python.
+
+CREATE TABLE store_meta (
+  key {text} NOT NULL PRIMARY KEY,
+  value {text} NOT NULL
+){strict};
+
+CREATE TABLE goals (
+  goal_id {text} NOT NULL PRIMARY KEY,
+  state {text} NOT NULL CHECK (state IN ('active', 'paused', 'stopped', 'completed', 'cancelled')),
+  revision {int} NOT NULL,
+  root {text} NOT NULL,
+  tree_key {text} NOT NULL,
+  objective {text} NOT NULL,
+  engine {text} NOT NULL,
+  compute {real} NOT NULL,
+  window_ms {int} NOT NULL,
+  slot_ms {int} NOT NULL,
+  allowed_slots {int} NOT NULL,
+  outcome_floor {int} NOT NULL,
+  breaker_threshold {int} NOT NULL,
+  budget_count {int} NOT NULL,
+  run_index {int} NOT NULL,
+  turn_count {int} NOT NULL,
+  event_seq {int} NOT NULL,
+  event_head {text} NOT NULL,
+  contract_state {text} NOT NULL CHECK (contract_state IN ('green', 'red', 'unknown')),
+  contract_tree {text},
+  base_tree {text},
+  accepted_tree {text},
+  last_checkpoint {text},
+  baseline {json},
+  floor_streak {int} NOT NULL,
+  idle_streak {int} NOT NULL,
+  failure_streak {int} NOT NULL,
+  host_failure_streak {int} NOT NULL,
+  replan_tried {bool} NOT NULL,
+  wait_kind {text},
+  wait_until_ms {int},
+  wait_detail {text},
+  health {text} NOT NULL,
+  health_detail {text} NOT NULL,
+  due_at_ms {int},
+  created_at_ms {int} NOT NULL,
+  updated_at_ms {int} NOT NULL
+){strict};
+CREATE INDEX goals_due ON goals (due_at_ms) WHERE state = 'active' AND due_at_ms IS NOT NULL;
+CREATE INDEX goals_by_state ON goals (state, updated_at_ms);
+CREATE INDEX goals_by_tree ON goals (tree_key) WHERE state = 'active';
+
+CREATE TABLE goal_revisions (
+  goal_id {text} NOT NULL REFERENCES goals (goal_id),
+  revision {int} NOT NULL,
+  definition {json} NOT NULL,
+  at_ms {int} NOT NULL,
+  PRIMARY KEY (goal_id, revision)
+){strict};
+
+CREATE TABLE todos (
+  todo_id {text} NOT NULL PRIMARY KEY,
+  goal_id {text} NOT NULL REFERENCES goals (goal_id),
+  title {text} NOT NULL,
+  body {text} NOT NULL,
+  task_class {text} NOT NULL CHECK (task_class IN ('advancement', 'monitor', 'user', 'review')),
+  status {text} NOT NULL CHECK (status IN ('open', 'claimed', 'done', 'blocked', 'deferred', 'superseded')),
+  priority {int} NOT NULL,
+  open_deps {int} NOT NULL CHECK (open_deps >= 0),
+  open_gates {int} NOT NULL CHECK (open_gates >= 0),
+  checks {json} NOT NULL,
+  write_scope {json} NOT NULL,
+  reviews {text},
+  wake_kind {text},
+  wake_at_ms {int},
+  wake_todo {text},
+  wake {json},
+  monitor {json},
+  monitor_due_ms {int},
+  continuation {json},
+  continuation_kind {text},
+  claimed_by {text},
+  done_by {text},
+  last_turn {text},
+  reason {text} NOT NULL,
+  created_at_ms {int} NOT NULL,
+  updated_at_ms {int} NOT NULL
+){strict};
+CREATE INDEX todos_ready ON todos (goal_id, priority DESC, todo_id)
+  WHERE status = 'open' AND open_deps = 0 AND open_gates = 0 AND task_class IN ('advancement', 'review');
+CREATE INDEX todos_gated ON todos (goal_id)
+  WHERE status = 'open' AND open_deps = 0 AND open_gates > 0 AND task_class IN ('advancement', 'review');
+CREATE INDEX todos_unended ON todos (goal_id, status) WHERE status IN ('open', 'claimed', 'blocked', 'deferred');
+CREATE INDEX todos_wake ON todos (goal_id, wake_at_ms) WHERE status IN ('blocked', 'deferred');
+CREATE INDEX todos_monitor ON todos (goal_id, monitor_due_ms) WHERE task_class = 'monitor' AND status = 'open';
+CREATE INDEX todos_successors ON todos (goal_id) WHERE status = 'done' AND continuation_kind = 'successor';
+CREATE INDEX todos_claimed ON todos (goal_id, priority DESC, todo_id) WHERE status = 'claimed';
+CREATE INDEX todos_page ON todos (goal_id, todo_id);
+
+CREATE TABLE todo_deps (
+  todo_id {text} NOT NULL REFERENCES todos (todo_id),
+  depends_on {text} NOT NULL REFERENCES todos (todo_id),
+  PRIMARY KEY (todo_id, depends_on)
+){strict};
+CREATE INDEX todo_deps_reverse ON todo_deps (depends_on);
+
+CREATE TABLE leases (
+  resource {text} NOT NULL PRIMARY KEY,
+  owner {text} NOT NULL,
+  epoch {int} NOT NULL,
+  expires_at_ms {int} NOT NULL
+){strict};
+
+CREATE TABLE gates (
+  gate_id {text} NOT NULL PRIMARY KEY,
+  goal_id {text} NOT NULL REFERENCES goals (goal_id),
+  kind {text} NOT NULL,
+  question {text} NOT NULL,
+  options {json} NOT NULL,
+  blocks_goal {bool} NOT NULL,
+  todos {json} NOT NULL,
+  dedupe_key {text} NOT NULL,
+  status {text} NOT NULL CHECK (status IN ('open', 'answered', 'expired')),
+  answer {text},
+  answered_by {text},
+  fix {text} NOT NULL,
+  turn_key {text},
+  created_at_ms {int} NOT NULL,
+  answered_at_ms {int},
+  expires_at_ms {int}
+){strict};
+CREATE UNIQUE INDEX gates_dedupe ON gates (goal_id, dedupe_key) WHERE status = 'open';
+CREATE INDEX gates_open ON gates (goal_id, blocks_goal DESC, gate_id) WHERE status = 'open';
+CREATE INDEX gates_page ON gates (goal_id, gate_id);
+
+CREATE TABLE grants (
+  grant_id {text} NOT NULL PRIMARY KEY,
+  goal_id {text} NOT NULL REFERENCES goals (goal_id),
+  scope {text} NOT NULL,
+  answer {text} NOT NULL,
+  granted_by {text} NOT NULL,
+  created_at_ms {int} NOT NULL,
+  expires_at_ms {int},
+  revoked {bool} NOT NULL
+){strict};
+CREATE INDEX grants_by_goal ON grants (goal_id, scope);
+
+CREATE TABLE turns (
+  turn_key {text} NOT NULL PRIMARY KEY,
+  goal_id {text} NOT NULL REFERENCES goals (goal_id),
+  agent_id {text} NOT NULL,
+  todo_id {text},
+  number {int} NOT NULL,
+  goal_revision {int} NOT NULL,
+  purpose {text} NOT NULL CHECK (purpose IN ('work', 'repair', 'replan')),
+  route {text} NOT NULL,
+  state {text} NOT NULL CHECK (state IN ('open', 'closed', 'blocked')),
+  completed {int} NOT NULL CHECK (completed BETWEEN 0 AND 7),
+  intended_kind {text},
+  result_kind {text},
+  failed_phase {text},
+  closeout {text} NOT NULL CHECK (closeout IN ('none', 'pending', 'failed', 'done')),
+  epoch {int} NOT NULL,
+  engine {text} NOT NULL,
+  predecessor {text},
+  discharged {bool} NOT NULL,
+  slots {int} NOT NULL,
+  outcome {text},
+  delivery_kind {text},
+  tree_before {text},
+  tree_after {text},
+  checkpoint {text},
+  envelope {json} NOT NULL,
+  decision {json} NOT NULL,
+  result {json},
+  violation {text},
+  token_hash {text},
+  started_at_ms {int} NOT NULL,
+  ended_at_ms {int}
+){strict};
+CREATE UNIQUE INDEX turns_one_open ON turns (goal_id, agent_id) WHERE state <> 'closed';
+CREATE INDEX turns_page ON turns (goal_id, number DESC);
+CREATE INDEX turns_by_todo ON turns (todo_id, number DESC);
+CREATE UNIQUE INDEX turns_by_token ON turns (token_hash) WHERE state = 'open' AND token_hash IS NOT NULL;
+
+CREATE TABLE turn_phases (
+  turn_key {text} NOT NULL REFERENCES turns (turn_key),
+  ordinal {int} NOT NULL,
+  phase {text} NOT NULL,
+  effect_ref {text} NOT NULL UNIQUE,
+  receipt {json} NOT NULL,
+  epoch {int} NOT NULL,
+  committed_at_ms {int} NOT NULL,
+  PRIMARY KEY (turn_key, ordinal)
+){strict};
+
+CREATE TABLE ledger (
+  goal_id {text} NOT NULL REFERENCES goals (goal_id),
+  run_index {int} NOT NULL,
+  kind {text} NOT NULL CHECK (kind IN ('spend', 'void')),
+  effect_ref {text} NOT NULL UNIQUE,
+  turn_key {text},
+  slots {int} NOT NULL CHECK (slots > 0),
+  cumulative {int} NOT NULL,
+  at_ms {int} NOT NULL,
+  voids {int},
+  voided_at_ms {int},
+  reason {text} NOT NULL,
+  PRIMARY KEY (goal_id, run_index)
+){strict};
+CREATE INDEX ledger_window ON ledger (goal_id, at_ms, cumulative) WHERE kind = 'spend';
+CREATE INDEX ledger_cumulative ON ledger (goal_id, cumulative, at_ms) WHERE kind = 'spend';
+CREATE UNIQUE INDEX ledger_voids ON ledger (goal_id, voids) WHERE kind = 'void';
+CREATE INDEX ledger_voided ON ledger (goal_id, voided_at_ms, slots) WHERE kind = 'void';
+
+CREATE TABLE meters (
+  goal_id {text} NOT NULL,
+  unit {text} NOT NULL,
+  seq {int} NOT NULL,
+  effect_ref {text} NOT NULL,
+  amount {int} NOT NULL CHECK (amount >= 0),
+  cumulative {int} NOT NULL,
+  at_ms {int} NOT NULL,
+  PRIMARY KEY (goal_id, unit, seq)
+){strict};
+CREATE UNIQUE INDEX meters_effect ON meters (effect_ref, unit, goal_id);
+CREATE INDEX meters_window ON meters (goal_id, unit, at_ms, cumulative);
+
+CREATE TABLE reservations (
+  turn_key {text} NOT NULL REFERENCES turns (turn_key),
+  goal_id {text} NOT NULL,
+  unit {text} NOT NULL,
+  amount {int} NOT NULL CHECK (amount >= 0),
+  PRIMARY KEY (turn_key, unit)
+){strict};
+CREATE INDEX reservations_by_goal ON reservations (goal_id, unit, amount);
+
+CREATE TABLE schedules (
+  goal_id {text} NOT NULL PRIMARY KEY REFERENCES goals (goal_id),
+  state {text} NOT NULL,
+  rrule {text},
+  zone {text} NOT NULL,
+  dtstart_local {text},
+  owner {text} NOT NULL,
+  revision {int} NOT NULL,
+  applied_revision {int} NOT NULL,
+  applied_rrule {text},
+  acked_revision {int} NOT NULL,
+  acked_rrule {text},
+  next_due_ms {int},
+  last_slot_key {text},
+  misses {int} NOT NULL,
+  updated_at_ms {int} NOT NULL
+){strict};
+
+CREATE TABLE heartbeats (
+  goal_id {text} NOT NULL,
+  beat_key {text} NOT NULL,
+  at_ms {int} NOT NULL,
+  receipt {json} NOT NULL,
+  PRIMARY KEY (goal_id, beat_key)
+){strict};
+
+CREATE TABLE evidence (
+  evidence_id {text} NOT NULL PRIMARY KEY,
+  goal_id {text} NOT NULL REFERENCES goals (goal_id),
+  turn_key {text},
+  todo_id {text},
+  kind {text} NOT NULL CHECK (kind IN ('check', 'diff', 'metric', 'link', 'note', 'guard')),
+  produced {text} NOT NULL CHECK (produced IN ('verified', 'claimed')),
+  name {text} NOT NULL,
+  verdict {text},
+  tree_hash {text},
+  commit_sha {text},
+  body {json} NOT NULL,
+  at_ms {int} NOT NULL
+){strict};
+CREATE INDEX evidence_page ON evidence (goal_id, evidence_id);
+CREATE INDEX evidence_by_turn ON evidence (turn_key, evidence_id);
+
+CREATE TABLE check_cache (
+  definition_hash {text} NOT NULL,
+  tree_hash {text} NOT NULL,
+  result {json} NOT NULL,
+  at_ms {int} NOT NULL,
+  PRIMARY KEY (definition_hash, tree_hash)
+){strict};
+
+CREATE TABLE events (
+  goal_id {text} NOT NULL,
+  seq {int} NOT NULL,
+  kind {text} NOT NULL,
+  turn_key {text},
+  at_ms {int} NOT NULL,
+  body {json} NOT NULL,
+  prev_hash {text} NOT NULL,
+  hash {text} NOT NULL,
+  PRIMARY KEY (goal_id, seq)
+){strict};
+CREATE INDEX events_by_time ON events (at_ms, goal_id, seq);
+
+CREATE TABLE host_runs (
+  run_id {text} NOT NULL PRIMARY KEY,
+  turn_key {text} NOT NULL REFERENCES turns (turn_key),
+  goal_id {text} NOT NULL,
+  engine {text} NOT NULL,
+  attempt {int} NOT NULL,
+  state {text} NOT NULL CHECK (state IN ('intended', 'ended')),
+  spool_dir {text} NOT NULL,
+  session_id {text},
+  resumes {text},
+  started_at_ms {int} NOT NULL,
+  ended_at_ms {int},
+  end_kind {text},
+  handed_over {bool},
+  input_tokens {int},
+  cached_tokens {int},
+  output_tokens {int},
+  reasoning_tokens {int},
+  cost_microusd {int},
+  raw_usage {json},
+  prompt_bytes {int} NOT NULL,
+  overhead_bytes {int} NOT NULL,
+  summary {json}
+){strict};
+CREATE INDEX host_runs_by_turn ON host_runs (turn_key, attempt);
+CREATE INDEX host_runs_open ON host_runs (state, goal_id) WHERE state = 'intended';
+CREATE INDEX host_runs_by_session ON host_runs (session_id, ended_at_ms) WHERE session_id IS NOT NULL;
+
+CREATE TABLE capability_intents (
+  intent_id {text} NOT NULL PRIMARY KEY,
+  goal_id {text} NOT NULL REFERENCES goals (goal_id),
+  agent_id {text} NOT NULL,
+  turn_key {text},
+  capability {text} NOT NULL,
+  command {json} NOT NULL,
+  reason {text} NOT NULL,
+  status {text} NOT NULL CHECK (status IN ('requested', 'granted', 'refused', 'running', 'done', 'failed')),
+  effect_ref {text} NOT NULL UNIQUE,
+  gate_id {text},
+  receipt {json},
+  created_at_ms {int} NOT NULL,
+  updated_at_ms {int} NOT NULL
+){strict};
+CREATE INDEX capability_open ON capability_intents (goal_id, status, intent_id);
+
+CREATE TABLE outbox (
+  outbox_id {text} NOT NULL PRIMARY KEY,
+  goal_id {text} NOT NULL,
+  effect_key {text} NOT NULL UNIQUE,
+  kind {text} NOT NULL,
+  payload {json} NOT NULL,
+  status {text} NOT NULL CHECK (status IN ('pending', 'sent', 'dead')),
+  attempts {int} NOT NULL,
+  next_at_ms {int} NOT NULL,
+  last_error {text} NOT NULL,
+  created_at_ms {int} NOT NULL,
+  sent_at_ms {int}
+){strict};
+CREATE INDEX outbox_pending ON outbox (next_at_ms, outbox_id) WHERE status = 'pending';

@@ -1,0 +1,23 @@
+-- name: insert
+INSERT INTO capability_intents (intent_id, goal_id, agent_id, turn_key, capability, command, reason, status,
+  effect_ref, gate_id, created_at_ms, updated_at_ms)
+VALUES (:intent_id, :goal_id, :agent_id, :turn_key, :capability, :command, :reason, :status,
+  :effect_ref, :gate_id, :now_ms, :now_ms)
+ON CONFLICT (effect_ref) DO NOTHING;
+
+-- name: get
+SELECT * FROM capability_intents WHERE intent_id = :intent_id;
+
+-- name: first_with_status
+SELECT * FROM capability_intents WHERE goal_id = :goal_id AND status = :status ORDER BY intent_id LIMIT 1;
+
+-- name: any_pending
+SELECT EXISTS (SELECT 1 FROM capability_intents WHERE goal_id = :goal_id
+  AND status IN ('requested', 'granted', 'running'));
+
+-- name: move
+UPDATE capability_intents SET status = :status, receipt = :receipt, updated_at_ms = :now_ms
+WHERE intent_id = :intent_id AND status = :expected;
+
+-- name: page
+SELECT * FROM capability_intents WHERE goal_id = :goal_id AND intent_id > :after ORDER BY intent_id LIMIT :limit;

@@ -1,0 +1,16 @@
+-- name: insert
+INSERT INTO events (goal_id, seq, kind, turn_key, at_ms, body, prev_hash, hash)
+VALUES (:goal_id, :seq, :kind, :turn_key, :at_ms, :body, :prev_hash, :hash);
+
+-- name: page
+SELECT * FROM events WHERE goal_id = :goal_id AND seq > :after ORDER BY seq LIMIT :limit;
+
+-- name: latest
+SELECT * FROM events WHERE goal_id = :goal_id ORDER BY seq DESC LIMIT :limit;
+
+-- name: since
+-- Everything that changed since an instant, in order.
+SELECT * FROM events WHERE at_ms >= :since_ms ORDER BY at_ms, goal_id, seq LIMIT :limit;
+
+-- name: goals_with_events
+SELECT DISTINCT goal_id FROM events ORDER BY goal_id;

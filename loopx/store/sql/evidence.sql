@@ -1,0 +1,25 @@
+-- name: insert
+INSERT INTO evidence (evidence_id, goal_id, turn_key, todo_id, kind, produced, name, verdict, tree_hash, commit_sha,
+  body, at_ms)
+VALUES (:evidence_id, :goal_id, :turn_key, :todo_id, :kind, :produced, :name, :verdict, :tree_hash, :commit_sha,
+  :body, :now_ms);
+
+-- name: get
+SELECT * FROM evidence WHERE evidence_id = :evidence_id;
+
+-- name: page
+SELECT * FROM evidence WHERE goal_id = :goal_id AND evidence_id > :after ORDER BY evidence_id LIMIT :limit;
+
+-- name: latest
+SELECT * FROM evidence WHERE goal_id = :goal_id ORDER BY evidence_id DESC LIMIT :limit;
+
+-- name: of_turn
+SELECT * FROM evidence WHERE turn_key = :turn_key ORDER BY evidence_id;
+
+-- name: cached_check
+SELECT result FROM check_cache WHERE definition_hash = :definition_hash AND tree_hash = :tree_hash;
+
+-- name: cache_check
+INSERT INTO check_cache (definition_hash, tree_hash, result, at_ms)
+VALUES (:definition_hash, :tree_hash, :result, :now_ms)
+ON CONFLICT (definition_hash, tree_hash) DO NOTHING;

@@ -1,0 +1,104 @@
+-- name: insert
+INSERT INTO turns (turn_key, goal_id, agent_id, todo_id, number, goal_revision, purpose, route, state, completed,
+  closeout, epoch, engine, predecessor, discharged, slots, tree_before, envelope, decision, token_hash, started_at_ms)
+SELECT :turn_key, :goal_id, :agent_id, :todo_id, turn_count, revision, :purpose, :route, 'open', 0,
+  'none', :epoch, :engine, :predecessor, 0, 0, :tree_before, :envelope, :decision, :token_hash, :now_ms
+FROM goals WHERE goal_id = :goal_id;
+
+-- name: get
+SELECT * FROM turns WHERE turn_key = :turn_key;
+
+-- name: phases
+SELECT * FROM turn_phases WHERE turn_key = :turn_key ORDER BY ordinal;
+
+-- name: open_of
+-- The turn of this goal and agent that is not closed, if any.
+SELECT turn_key, state FROM turns WHERE goal_id = :goal_id AND agent_id = :agent_id AND state <> 'closed';
+
+-- name: open_of_goal
+SELECT turn_key, agent_id, state FROM turns WHERE goal_id = :goal_id AND state <> 'closed';
+
+-- name: open_all
+SELECT t.turn_key, t.goal_id, t.agent_id, t.state, t.number, t.started_at_ms, t.todo_id, t.engine, t.completed
+FROM turns t INDEXED BY turns_one_open WHERE t.state <> 'closed' LIMIT :limit;
+
+-- name: last_of_todo
+SELECT turn_key FROM turns WHERE todo_id = :todo_id AND state = 'closed' ORDER BY number DESC LIMIT 1;
+
+-- name: last_of_goal
+SELECT turn_key FROM turns WHERE goal_id = :goal_id AND state = 'closed' ORDER BY number DESC LIMIT 1;
+
+-- name: last_key
+SELECT turn_key FROM turns WHERE goal_id = :goal_id ORDER BY number DESC LIMIT 1;
+
+-- name: by_number
+SELECT turn_key FROM turns WHERE goal_id = :goal_id AND number = :number;
+
+-- name: page
+SELECT turn_key FROM turns WHERE goal_id = :goal_id AND number < :before ORDER BY number DESC LIMIT :limit;
+
+-- name: by_token
+SELECT turn_key, goal_id, agent_id FROM turns WHERE token_hash = :token_hash AND state = 'open';
+
+-- name: move
+-- The prefix of a turn, compared and set under its fence. No row changes when the lease is lost or the prefix moved.
+UPDATE turns SET completed = :completed, epoch = :epoch
+WHERE turn_key = :turn_key AND completed = :expected AND state = 'open'
+  AND EXISTS (SELECT 1 FROM leases WHERE resource = :resource AND epoch = :epoch AND expires_at_ms > :now_ms);
+
+-- name: insert_phase
+INSERT INTO turn_phases (turn_key, ordinal, phase, effect_ref, receipt, epoch, committed_at_ms)
+VALUES (:turn_key, :ordinal, :phase, :effect_ref, :receipt, :epoch, :now_ms);
+
+-- name: set_result
+UPDATE turns SET result = :result, intended_kind = :intended_kind, outcome = :outcome, delivery_kind = :delivery_kind,
+  tree_after = :tree_after WHERE turn_key = :turn_key;
+
+-- name: set_checkpoint
+UPDATE turns SET checkpoint = :checkpoint, result_kind = NULL, failed_phase = NULL WHERE turn_key = :turn_key;
+
+-- name: set_slots
+UPDATE turns SET slots = :slots, result_kind = NULL, failed_phase = NULL WHERE turn_key = :turn_key;
+
+-- name: set_closeout
+UPDATE turns SET closeout = :closeout, result_kind = NULL, failed_phase = NULL WHERE turn_key = :turn_key;
+
+-- name: set_failure
+-- A failure that leaves the turn open, to be recovered from the same prefix.
+UPDATE turns SET result_kind = :result_kind, failed_phase = :failed_phase, closeout = :closeout
+WHERE turn_key = :turn_key;
+
+-- name: close
+UPDATE turns SET state = 'closed', result_kind = :result_kind, failed_phase = :failed_phase, ended_at_ms = :now_ms
+WHERE turn_key = :turn_key AND state = 'open';
+
+-- name: block
+UPDATE turns SET state = 'blocked', violation = :violation WHERE turn_key = :turn_key AND state = 'open';
+
+-- name: unblock
+UPDATE turns SET state = 'open', violation = NULL WHERE turn_key = :turn_key AND state = 'blocked';
+
+-- name: discharge
+UPDATE turns SET discharged = 1 WHERE turn_key = :turn_key;
+
+-- name: discharge_goal
+-- What an explicit run, an answered gate or a finished replan lets go of.
+UPDATE turns SET discharged = 1 WHERE goal_id = :goal_id AND discharged = 0 AND state = 'closed'
+  AND number > :after AND result_kind IN ('iteration_failed', 'user_action_required', 'replan_required',
+    'validation_failed', 'host_failure', 'wait', 'writeback_failed', 'quota_spend_failed');
+
+-- name: start_epoch
+-- A resumed turn takes the new epoch of its lease.
+UPDATE turns SET epoch = :epoch WHERE turn_key = :turn_key AND state = 'open';
+
+-- name: ack_closed
+-- A closed turn whose scheduling was still pending at an outside owner.
+SELECT turn_key, completed FROM turns WHERE goal_id = :goal_id AND state = 'closed' AND completed = 6
+ORDER BY number DESC LIMIT 1;
+
+-- name: ack
+UPDATE turns SET completed = 7 WHERE turn_key = :turn_key AND completed = 6 AND state = 'closed';
+
+-- name: recent_results
+SELECT turn_key, number, result_kind, outcome, result FROM turns
+WHERE goal_id = :goal_id AND state = 'closed' ORDER BY number DESC LIMIT :limit;
