@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopx.control_plane.effect_program import EffectReceipt, effect_ref
-from loopx.control_plane.ids import AgentId, EffectRef, GoalId, TurnKey
+from loopx.control_plane.ids import AgentId, EffectRef, Epoch, GoalId, TurnKey
+from loopx.control_plane.turn_driver.driver import LoopXTurnRoute
+from loopx.control_plane.turn_driver.journal import Closeout, PhaseRecord, Turn, TurnJournal, TurnPurpose, TurnState
 from loopx.control_plane.turn_driver.recovery import (
     CloseoutState,
     HostRunState,
@@ -16,6 +18,7 @@ from loopx.control_plane.turn_driver.recovery import (
     JournalViolation,
     RecoveryAction,
     TurnIdentity,
+    journal_view,
     recover,
 )
 from loopx.control_plane.turn_driver.transaction import (
@@ -274,3 +277,64 @@ def _committed(view: JournalView, step: TurnStep) -> JournalView:
     assert step not in view.completed
     live = view.failure if view.failure is not None and FAILURE_PHASE.get(view.failure) != step else None
     return replace(view, receipts=receipts, completed=(*view.completed, str(step)), intended=intended, failure=live)
+
+
+def stored(
+    completed: int, rows: int, *, result_kind: Kind | None = None, closeout: Closeout = Closeout.NONE
+) -> TurnJournal:
+    turn = Turn(
+        turn_key=KEY,
+        goal_id=ME.goal_id,
+        agent_id=ME.agent_id,
+        todo_id=None,
+        number=1,
+        goal_revision=1,
+        purpose=TurnPurpose.WORK,
+        route=LoopXTurnRoute.READY_FOR_HOST,
+        state=TurnState.OPEN,
+        completed=completed,
+        intended_kind=Kind.VALIDATED_COMPLETION,
+        result_kind=result_kind,
+        failed_phase=None,
+        closeout=closeout,
+        epoch=Epoch(1),
+        engine="command:true",
+        predecessor=None,
+        discharged=False,
+        slots=0,
+        tree_before=None,
+        checkpoint=None,
+        result=None,
+        started_at_ms=0,
+        ended_at_ms=None,
+    )
+    phases = tuple(
+        PhaseRecord(
+            phase=phase,
+            effect_ref=effect_ref(KEY, TurnStep(phase)),
+            receipt=msgspec.Raw(b"{}"),
+            epoch=Epoch(1),
+            committed_at_ms=5,
+        )
+        for phase in PHASES[:rows]
+    )
+    return TurnJournal(turn=turn, phases=phases)
+
+
+@pytest.mark.parametrize(
+    ("journal", "action", "violation"),
+    [
+        (stored(4, 4), Action.SPEND_ONLY, None),
+        (stored(4, 4, result_kind=Kind.QUOTA_SPEND_FAILED), Action.SPEND_ONLY, None),
+        (stored(7, 7), Action.CLOSEOUT_ONLY, None),
+        (stored(7, 7, result_kind=Kind.TERMINAL_CLOSEOUT_FAILED, closeout=Closeout.FAILED), Action.CLOSEOUT_ONLY, None),
+        (stored(7, 7, closeout=Closeout.DONE), Action.NOTHING, None),
+        (stored(4, 3), Action.BLOCKED, JournalViolation.PHASE_WITHOUT_RECEIPT),
+        (stored(4, 5), Action.BLOCKED, JournalViolation.EFFECT_WITHOUT_RECEIPT),
+    ],
+)
+def test_a_stored_journal_is_seen_as_it_is(
+    journal: TurnJournal, action: Action, violation: JournalViolation | None
+) -> None:
+    decision = recover(journal_view(journal, expected=ME, closeout_required=True))
+    assert (decision.action, decision.violation) == (action, violation)

@@ -13,6 +13,7 @@ import msgspec
 
 from loopx.control_plane.effect_program import EffectReceipt, effect_ref
 from loopx.control_plane.ids import AgentId, EffectRef, GoalId, TurnKey
+from loopx.control_plane.turn_driver.journal import Closeout, TurnJournal
 from loopx.control_plane.turn_driver.transaction import (
     FAILURE_PHASE,
     MATERIAL_RESULT_KINDS,
@@ -143,6 +144,45 @@ _ENDING_FAILURES: Final = frozenset({LoopXTurnResultKind.HOST_FAILURE, LoopXTurn
 """Failures that end the turn: what follows is the disposition's word, not recovery's."""
 
 _READ_BACK_STEPS: Final = frozenset({TurnStep.DURABLE_WRITEBACK, TurnStep.QUOTA_SPEND, TurnStep.TERMINAL_CLOSEOUT})
+
+
+def journal_view(
+    journal: TurnJournal,
+    *,
+    expected: TurnIdentity,
+    closeout_required: bool,
+    host: HostRunState = HostRunState.NEVER_STARTED,
+    effects: tuple[EffectRef, ...] = (),
+    external_owner: bool = False,
+) -> JournalView:
+    """A stored journal as recovery sees it. The turn's own count of phases and its phase rows are compared, not merged.
+
+    `closeout_required`: whether the turn's completion asks for a terminal closeout, whatever has been done about it.
+    """
+    turn = journal.turn
+    identity = TurnIdentity(turn_key=turn.turn_key, goal_id=turn.goal_id, agent_id=turn.agent_id)
+    required = CloseoutState.REQUIRED if closeout_required else CloseoutState.NOT_REQUIRED
+    return JournalView(
+        identity=identity,
+        expected=expected,
+        completed=tuple(map(str, PHASES[: turn.completed])),
+        receipts=tuple(
+            EffectReceipt(
+                effect_ref=record.effect_ref,
+                turn_key=turn.turn_key,
+                step=TurnStep(record.phase),
+                committed_at_ms=record.committed_at_ms,
+                detail=record.receipt,
+            )
+            for record in journal.phases
+        ),
+        effects=effects,
+        intended=turn.intended_kind,
+        failure=turn.result_kind if turn.result_kind in FAILURE_PHASE else None,
+        host=host,
+        closeout=CloseoutState.DONE if turn.closeout is Closeout.DONE else required,
+        external_owner=external_owner,
+    )
 
 
 def recover(journal: JournalView) -> RecoveryDecision:
