@@ -60,7 +60,7 @@ def quota_with_handoff_outcome_floor(
     *,
     threshold: int = 3,
 ) -> dict[str, object]:
-    """The quota, held in `focus_wait` when it is eligible and the last `threshold` delivered turns were not accountable.
+    """The quota; eligible becomes `focus_wait` when the last `threshold` delivered turns were not accountable.
 
     `turns`, oldest first, are delivery outcomes, or mappings with `delivery_outcome` and `verified_blocker`; None is a
     turn that delivered nothing. No other state is ever overridden. Raises `UsageError`.
