@@ -5,9 +5,6 @@ modules only, and the package's own `__init__` files, which are for people who i
 opens the store and never decides anything about a turn.
 """
 
-# pathlib is not worth its import here: it costs more than all else that this module loads.
-# ruff: noqa: PTH100, PTH120
-
 from __future__ import annotations
 
 import os
@@ -43,6 +40,8 @@ def main() -> None:
         os._exit(0)
     os.setsid()
     os.set_inheritable(LOCK_FD, False)
+    # Whatever else the launcher's own parents left open is not the host's business.
+    os.closerange(LOCK_FD + 1, 1 << 16)
     sizes = _read(16)
     import marshal
 

@@ -7,9 +7,6 @@ Standard output and error are named pipes that the host itself holds open at bot
 gets no broken pipe: it goes on, at worst waits when the pipe is full, and the next keeper reads on from there.
 """
 
-# pathlib is not worth its import here: it costs more than all else that this module loads.
-# ruff: noqa: PTH118
-
 from __future__ import annotations
 
 import errno
@@ -28,7 +25,6 @@ else:
 
 _PIPE_BYTES = 1 << 20
 """As much as an unprivileged process may ask for; a prompt that fits is delivered before the host starts."""
-_RESET = ("SIGPIPE", "SIGXFSZ", "SIGHUP", "SIGINT", "SIGTERM", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCHLD")
 
 
 class Order:
@@ -144,10 +140,14 @@ def open_output(folder: str, stream: str) -> tuple[int, int]:
     return reading, os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
 
-def reopen_output(folder: str, stream: str, pid: int) -> int | None:
-    """The reading end of a running host's pipe: by name, or by the host's own handle if the name was deleted."""
+def reopen_output(folder: str, stream: str, pid: int | None) -> int | None:
+    """The reading end of a host's pipe: by name, or by the host's own handle if the name was deleted.
+
+    `pid` is None once the host is gone: the pid is somebody else's then, and so are its handles.
+    """
     number = {"stdout": 1, "stderr": 2}[stream]
-    for path in (os.path.join(folder, records.fifo_name(stream)), f"/proc/{pid}/fd/{number}"):
+    paths = [os.path.join(folder, records.fifo_name(stream))]
+    for path in paths if pid is None else [*paths, f"/proc/{pid}/fd/{number}"]:
         try:
             return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -189,8 +189,7 @@ def _become(order: Order, waiting: int, failing: int, streams: tuple[int, int, i
         stage = "stdio"
         for number, handle in enumerate(streams):
             os.dup2(handle, number)
-        for name in _RESET:
-            signal.signal(getattr(signal, name), signal.SIG_DFL)
+        _reset_signals()
         stage = "exec"
         os.execvpe(order.argv[0], list(order.argv), dict(order.env))
     except OSError as error:
@@ -198,3 +197,13 @@ def _become(order: Order, waiting: int, failing: int, streams: tuple[int, int, i
     except BaseException as error:  # noqa: BLE001  (the child of a fork must never run its parent's code)
         os.write(failing, f"{stage}:{type(error).__name__}".encode())
     os._exit(127)
+
+
+def _reset_signals() -> None:
+    """Handlers end with exec, but what is ignored (by Python, by us, by a `nohup` above us) would stay so."""
+    for number in range(1, signal.NSIG):
+        if signal.getsignal(number) != signal.SIG_DFL:
+            try:
+                signal.signal(number, signal.SIG_DFL)
+            except OSError:
+                continue  # The C library keeps a few for itself.

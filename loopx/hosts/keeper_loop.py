@@ -5,9 +5,6 @@ the clock. It signals the host's own group and processes proved to descend from 
 a second host, and leaves by writing `exit.json`, whatever happens to the disk, the folder or the host.
 """
 
-# pathlib is not worth its import here: it costs more than all else that this module loads.
-# ruff: noqa: PTH103, PTH110, PTH118, PTH123
-
 from __future__ import annotations
 
 import fcntl
@@ -109,9 +106,9 @@ class Keeper:
             os.close(handle)
         seen = procs.look(gate.pid)
         self._ending.host = (gate.pid, seen.start_ticks if seen else 0)
+        self._begun = self._restarted()
         self.record_host()
         self.start_error = gate.open()
-        self._begun = self._restarted()
         if self.start_error:
             os.waitpid(gate.pid, 0)
             self._gone = True
@@ -129,7 +126,7 @@ class Keeper:
             self._poll.register(self._host_handle, select.POLLIN)
         for output in (self.stdout, self.stderr):
             output.spool.resume()
-            handle = keeper_launch.reopen_output(self.order.spool, output.name, pid)
+            handle = keeper_launch.reopen_output(self.order.spool, output.name, None if self._gone else pid)
             output.ended = handle is None
             if handle is not None:
                 self._listen(output, handle)

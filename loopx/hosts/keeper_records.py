@@ -4,9 +4,6 @@ Light standard modules only: the JSON writer here exists because the standard on
 It never reads a record; readers decode them with types.
 """
 
-# pathlib is not worth its import here: it costs more than all else that this module loads.
-# ruff: noqa: PTH103, PTH105, PTH108, PTH118, PTH208
-
 from __future__ import annotations
 
 import os

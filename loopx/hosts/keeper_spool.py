@@ -6,9 +6,6 @@ beginning (session, configuration) and the end (result, error) are what a reader
 disk: what cannot be written is counted.
 """
 
-# pathlib is not worth its import here: it costs more than all else that this module loads.
-# ruff: noqa: PTH118, PTH123, PTH202
-
 from __future__ import annotations
 
 import os

@@ -5,9 +5,6 @@ Shared by LoopX and by the keeper process, so it imports nothing but light stand
 signalled that the caller did not name by pid *and* start time.
 """
 
-# pathlib is not worth its import here: it costs more than all else that this module loads.
-# ruff: noqa: PTH123, PTH208
-
 from __future__ import annotations
 
 import os

@@ -4,9 +4,6 @@ A record that is missing, torn or of another shape is None here; what that means
 record written here is the exit record of a run that no keeper can finish any more.
 """
 
-# pathlib is not worth its import here: it costs more than all else that this module loads.
-# ruff: noqa: PTH116
-
 from __future__ import annotations
 
 import fcntl

@@ -4,9 +4,6 @@ It starts nothing else. The keeper inherits the run's lock, so there is no insta
 which a run that may still start looks abandoned.
 """
 
-# pathlib is not worth its import here: it costs more than all else that this module loads.
-# ruff: noqa: PTH100, PTH120
-
 from __future__ import annotations
 
 import fcntl

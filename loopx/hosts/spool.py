@@ -5,9 +5,6 @@ files that are rotated, dropped or deleted while it reads. Offsets count the byt
 valid over rotation; where a dropped middle is missing, the next line says how much.
 """
 
-# pathlib is not worth its import here: it costs more than all else that this module loads.
-# ruff: noqa: PTH108, PTH110, PTH118, PTH123, PTH202
-
 from __future__ import annotations
 
 import os

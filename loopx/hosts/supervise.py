@@ -11,9 +11,6 @@ then starts the next keeper (which goes on reading the host's pipes, see `keeper
 never started or that nobody saw its end.
 """
 
-# pathlib is not worth its import here: it costs more than all else that this module loads.
-# ruff: noqa: PTH100, PTH103, PTH112, PTH120
-
 from __future__ import annotations
 
 import enum
@@ -26,7 +23,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from loopx.control_plane import errors
-from loopx.hosts import identity, procs, protocol, runfiles, spawn, spool
+from loopx.hosts import identity, keeper_launch, procs, protocol, runfiles, spawn, spool
 from loopx.hosts import keeper_records as records
 
 _FIRST_WAIT_S = 0.01
@@ -35,6 +32,7 @@ _PROBE_S = 0.5
 _PATIENCE_S = 10.0
 """What a keeper may need beyond the grace to end everything, before it is itself taken for hung."""
 _MOST_TAKEOVERS = 100
+_STREAMS = ("stdout", "stderr")
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,6 +247,8 @@ class _Follower:
         self._reader = spool.Reader(kept.spool_dir)
         self._keeper: protocol.ProcessIdentity | None = None
         self._handle: int | None = None
+        self._pipes: list[int] = []
+        """Held, not read: so the pipes keep what is in them if the host ends while its keeper is dead."""
         self._poll = select.poll()
         self._probe_at = 0.0
         self._escalate_at: float | None = None
@@ -267,6 +267,7 @@ class _Follower:
     def close(self) -> None:
         self._reader.close()
         self._forget()
+        self._let_go()
 
     def _hand_on(self, *, final: bool) -> bool:
         got = False
@@ -296,10 +297,11 @@ class _Follower:
         """Is there a keeper? If nobody holds the lock there is none, and we see to it that there is one."""
         if self._keeper is not None and identity.alive(self._keeper):
             return
-        self._forget()
+        if self._keeper is not None:
+            self._forget()
         found = runfiles.host(self._kept.spool_dir)
         if found is not None and identity.alive(found.keeper):
-            self._know(found.keeper)
+            self._know(found)
             return
         now = time.monotonic()
         if now < self._probe_at:
@@ -310,14 +312,23 @@ class _Follower:
         if lock is not None:
             settle(self._kept, lock)
 
-    def _know(self, keeper: protocol.ProcessIdentity) -> None:
-        self._keeper = keeper
-        self._handle = procs.open_handle(keeper.pid)
+    def _know(self, found: runfiles.HostFile) -> None:
+        self._keeper = found.keeper
+        self._handle = procs.open_handle(found.keeper.pid)
         if self._handle is not None:
             self._poll.register(self._handle, select.POLLIN)
+        self._let_go()
+        pid = found.host.pid if identity.alive(found.host) else None
+        pipes = (keeper_launch.reopen_output(self._kept.spool_dir, name, pid) for name in _STREAMS)
+        self._pipes = [pipe for pipe in pipes if pipe is not None]
+
+    def _let_go(self) -> None:
+        while self._pipes:
+            os.close(self._pipes.pop())
 
     def _forget(self) -> None:
         self._keeper = None
+        self._probe_at = 0.0
         if self._handle is not None:
             self._poll.unregister(self._handle)
             os.close(self._handle)
