@@ -12,7 +12,7 @@ import msgspec
 
 from loopx.control_plane.errors import NotFoundError, UsageError
 from loopx.control_plane.quota import budgets, plan, states
-from loopx.control_plane.quota.decision import decide, packet
+from loopx.control_plane.quota.decision import decide, encode_packet
 from loopx.control_plane.quota.facts import GoalFacts
 from loopx.control_plane.quota.policy import QuotaPolicy
 from loopx.control_plane.quota.states import QuotaState, WaitingOn
@@ -101,7 +101,7 @@ def build_quota_plan(
 
 def _entry(goal: object) -> dict[str, object]:
     if isinstance(goal, GoalFacts):
-        decided: dict[str, object] = msgspec.to_builtins(packet(decide(goal)))
+        decided: dict[str, object] = msgspec.json.decode(encode_packet(decide(goal)))
         decided.pop("schema_version")
         return decided
     found = _mapping("goal", goal)

@@ -191,7 +191,8 @@ def _commands(facts: GoalFacts, rule: Rule) -> tuple[Change, ...]:
     if rule is Rule.WINDOW_USED_UP:
         return _window_raises(facts, goal)
     if rule in (Rule.GATE_BLOCKS, Rule.GATE_LEFT, Rule.REPLAN_IN_VAIN):
-        return tuple(_command("gate", "answer", str(gate.gate_id), "ANSWER") for gate in facts.gates)
+        answers = tuple(_command("gate", "answer", str(gate.gate_id), "ANSWER") for gate in facts.gates)
+        return answers or (_command("gate", "list", goal),)
     if rule in (Rule.BLOCKED_WITH_WAKE, Rule.NOTHING_LEFT):
         return (_command("todo", "add", goal, "TITLE"),)
     return (_command("goal", "pause", goal),)
