@@ -23,7 +23,6 @@ class GoalStatus(msgspec.Struct, frozen=True, kw_only=True):
     contract: ContractState
     contract_tree: str | None
     base_tree: str | None
-    accepted_tree: str | None
     last_checkpoint: str | None
     has_baseline: bool
     floor_streak: int
@@ -123,7 +122,6 @@ def status_of(row: Row) -> GoalStatus:
         contract=ContractState(row["contract_state"]),
         contract_tree=row["contract_tree"],
         base_tree=row["base_tree"],
-        accepted_tree=row["accepted_tree"],
         last_checkpoint=row["last_checkpoint"],
         has_baseline=row["baseline"] is not None,
         floor_streak=row["floor_streak"],

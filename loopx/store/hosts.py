@@ -89,6 +89,11 @@ def end(tx: Tx, report: HostReport, goal_id: str, now_ms: int) -> bool:
     return True
 
 
+def abandon(tx: Tx, run_id: str, now_ms: int) -> None:
+    """Record that a launch never became a process; the turn may launch again."""
+    tx.run("hosts.abandon", run_id=run_id, now_ms=now_ms)
+
+
 def _amounts(report: HostReport, usage: RunUsage) -> dict[BudgetUnit, int]:
     known = {
         BudgetUnit.INPUT_TOKENS: usage.input_tokens,

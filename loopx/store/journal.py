@@ -222,6 +222,7 @@ class StepWriter:
             contract_state=contract,
             contract_tree=result.tree_after,
             checkpoint=checkpoint,
+            evaluation=bytes(result.evaluation).decode() if result.evaluation is not None else None,
         )
         if result.kind is LoopXTurnResultKind.VALIDATED_COMPLETION and turn.todo_id is not None:
             todos.finish(
@@ -280,7 +281,7 @@ class StepWriter:
         self._tx.run("turns.set_closeout", turn_key=turn.turn_key, closeout=Closeout.DONE)
         self._tx.run("goals.close", goal_id=turn.goal_id, now_ms=self._now)
         self._tx.run("todos.close_all", goal_id=turn.goal_id, now_ms=self._now)
-        self._tx.run("schedules.close", goal_id=turn.goal_id, now_ms=self._now)
+        schedules.close(self._tx, turn.goal_id, self._now)
         self._event("goal_completed", {"from": GoalState.ACTIVE, "by": "loopx", "reason": "terminal_closeout"})
         outbox.notify(
             self._tx,

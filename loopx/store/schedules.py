@@ -1,53 +1,49 @@
-"""Schedules: the wanted cadence, what was applied, and what its owner acknowledged. Apply comes first, then ack."""
+"""Schedules: the wanted cadence, what was applied, and what its owner acknowledged. Apply comes first, then ack.
+
+The transitions are pure (`control_plane/scheduler/schedule.py`); this module reads, saves by compare-and-set, and
+records the event.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
 from loopx.control_plane.errors import ConflictError, NotFoundError
+from loopx.control_plane.ids import GoalId
+from loopx.control_plane.scheduler.schedule import (
+    Schedule,
+    ScheduleOwner,
+    ScheduleState,
+    ack_schedule,
+    apply_schedule,
+    close_schedule,
+    fire,
+)
 from loopx.control_plane.turn_driver.journal import NextDue
 from loopx.store import events
-from loopx.store.connection import Row, Tx
-
-OWNER_LOOPX = "loopx"
-
-
-class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One goal's schedule as stored."""
-
-    goal_id: str
-    state: str
-    rrule: str | None
-    zone: str
-    dtstart_local: str | None
-    owner: str
-    revision: int
-    applied_revision: int
-    applied_rrule: str | None
-    acked_revision: int
-    acked_rrule: str | None
-    next_due_ms: int | None
-    last_slot_key: str | None
-    misses: int
+from loopx.store.connection import Param, Row, Tx
 
 
 class ScheduleReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """What apply or ack left behind."""
 
-    owner: str
+    owner: ScheduleOwner
     revision: int
     rrule: str | None
     next_due_ms: int | None = None
 
 
-def from_row(row: Row) -> ScheduleRow:
-    return ScheduleRow(
-        goal_id=row["goal_id"],
-        state=row["state"],
+def _params(schedule: Schedule) -> dict[str, Param]:
+    return {name: getattr(schedule, name) for name in Schedule.__struct_fields__}
+
+
+def from_row(row: Row) -> Schedule:
+    return Schedule(
+        goal_id=GoalId(row["goal_id"]),
         rrule=row["rrule"],
         zone=row["zone"],
         dtstart_local=row["dtstart_local"],
-        owner=row["owner"],
+        owner=ScheduleOwner(row["owner"]),
         revision=row["revision"],
         applied_revision=row["applied_revision"],
         applied_rrule=row["applied_rrule"],
@@ -56,86 +52,67 @@ def from_row(row: Row) -> ScheduleRow:
         next_due_ms=row["next_due_ms"],
         last_slot_key=row["last_slot_key"],
         misses=row["misses"],
+        state=ScheduleState(row["state"]),
+        failure=row["failure"],
     )
 
 
-def create(
-    tx: Tx,
-    goal_id: str,
-    now_ms: int,
-    *,
-    rrule: str | None = None,
-    zone: str = "UTC",
-    dtstart_local: str | None = None,
-    owner: str = OWNER_LOOPX,
-) -> None:
-    tx.run(
-        "schedules.insert",
-        goal_id=goal_id,
-        rrule=rrule,
-        zone=zone,
-        dtstart_local=dtstart_local,
-        owner=owner,
-        now_ms=now_ms,
-    )
+def create(tx: Tx, schedule: Schedule, now_ms: int) -> None:
+    """Insert a goal's schedule; every goal has one."""
+    tx.run("schedules.insert", now_ms=now_ms, **_params(schedule))
 
 
-def get(tx: Tx, goal_id: str) -> ScheduleRow:
+def get(tx: Tx, goal_id: str) -> Schedule:
     """Raises NotFoundError (`schedule_unknown`)."""
     row = tx.one("schedules.get", goal_id=goal_id)
     if row is None:
-        raise NotFoundError("schedule_unknown", f"goal {goal_id} has no schedule", hint="loopx schedule set")
+        raise NotFoundError("schedule_unknown", f"goal {goal_id} has no schedule", hint="loopx goal list")
     return from_row(row)
 
 
-def change(
-    tx: Tx,
-    goal_id: str,
-    revision: int,
-    now_ms: int,
-    *,
-    rrule: str | None,
-    zone: str,
-    dtstart_local: str | None,
-    owner: str,
-) -> int:
-    """Want another cadence; the new revision. Raises ConflictError (`stale_revision`)."""
-    changed = tx.run(
-        "schedules.set",
-        goal_id=goal_id,
-        revision=revision,
-        rrule=rrule,
-        zone=zone,
-        dtstart_local=dtstart_local,
-        owner=owner,
-        now_ms=now_ms,
-    )
-    if changed != 1:
-        raise ConflictError("stale_revision", f"the schedule of {goal_id} moved", hint=f"loopx schedule show {goal_id}")
-    body = {"rrule": rrule, "zone": zone, "owner": owner, "revision": revision + 1}
-    events.append(tx, goal_id, "schedule_set", now_ms, body)
-    return revision + 1
+def save(tx: Tx, before: Schedule, after: Schedule, now_ms: int, what: str) -> None:
+    """Write a transition and its event. Raises ConflictError (`stale_revision`) when another came first."""
+    if after == before:
+        return
+    if tx.run("schedules.save", expected=before.revision, now_ms=now_ms, **_params(after)) != 1:
+        raise ConflictError(
+            "stale_revision",
+            f"the schedule of {before.goal_id} moved",
+            hint=f"loopx schedule show {before.goal_id}",
+        )
+    body = {
+        "rrule": after.rrule,
+        "owner": after.owner,
+        "revision": after.revision,
+        "applied": after.applied_revision,
+        "acked": after.acked_revision,
+        "state": after.state,
+        "next_due_ms": after.next_due_ms,
+    }
+    events.append(tx, before.goal_id, f"schedule_{what}", now_ms, body)
 
 
 def apply(tx: Tx, goal_id: str, due: NextDue, now_ms: int) -> ScheduleReceipt:
-    """Write the wanted revision as applied, and the next due instant."""
-    tx.run(
-        "schedules.apply",
-        goal_id=goal_id,
-        next_due_ms=due.at_ms,
-        last_slot_key=due.slot_key,
-        misses=due.misses,
-        now_ms=now_ms,
-    )
-    row = get(tx, goal_id)
+    """Write the wanted revision as applied, the occurrence that was served, and the next due instant."""
+    before = get(tx, goal_id)
+    after = apply_schedule(before, revision=before.revision, next_due_ms=due.at_ms)
+    if due.slot_key is not None:
+        after = fire(after, slot_key=due.slot_key, missed=due.misses, next_due_ms=due.at_ms) or after
+    save(tx, before, after, now_ms, "applied")
     return ScheduleReceipt(
-        owner=row.owner, revision=row.applied_revision, rrule=row.applied_rrule, next_due_ms=row.next_due_ms
+        owner=after.owner, revision=after.applied_revision, rrule=after.applied_rrule, next_due_ms=after.next_due_ms
     )
 
 
 def acknowledge_applied(tx: Tx, goal_id: str, now_ms: int) -> ScheduleReceipt:
-    """Confirm that the owner has what was applied. Raises ConflictError (`ack_stale`) when nothing was."""
-    row = get(tx, goal_id)
-    if tx.run("schedules.ack", goal_id=goal_id, revision=row.applied_revision, now_ms=now_ms) != 1:
-        raise ConflictError("ack_stale", f"the schedule of {goal_id} moved", hint=f"loopx schedule show {goal_id}")
-    return ScheduleReceipt(owner=row.owner, revision=row.applied_revision, rrule=row.applied_rrule)
+    """Confirm that the owner has what was applied. Raises ConflictError."""
+    before = get(tx, goal_id)
+    after = ack_schedule(before, revision=before.applied_revision, rrule=before.applied_rrule)
+    save(tx, before, after, now_ms, "acked")
+    return ScheduleReceipt(owner=after.owner, revision=after.acked_revision, rrule=after.acked_rrule)
+
+
+def close(tx: Tx, goal_id: str, now_ms: int) -> None:
+    """Nothing is due any more."""
+    before = get(tx, goal_id)
+    save(tx, before, close_schedule(before), now_ms, "closed")

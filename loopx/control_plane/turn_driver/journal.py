@@ -158,8 +158,9 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     tree_before: str | None = None
     tree_after: str | None = None
     changed: bool = False
-    changed_paths: int = 0
     contract: ContractState = ContractState.UNKNOWN
+    evaluation: msgspec.Raw | None = None
+    """The encoded evaluation that this verdict stands on; the reference of later progress once it is written back."""
     checks_green: int = 0
     checks_total: int = 0
     signatures: tuple[str, ...] = ()
@@ -174,6 +175,8 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[str, ...] = ()
     retryable: bool = False
     retry_not_before_ms: int | None = None
+    attempts_left: int = 0
+    confirmed_in_snapshot: bool = False
     message: str = ""
     accepted_paths: tuple[str, ...] = ()
     """Protected paths whose change was judged both ways and accepted."""

@@ -28,9 +28,10 @@ CREATE TABLE goals (
   contract_state {text} NOT NULL CHECK (contract_state IN ('green', 'red', 'unknown')),
   contract_tree {text},
   base_tree {text},
-  accepted_tree {text},
+  accepted {json},
   last_checkpoint {text},
   baseline {json},
+  evaluation {json},
   floor_streak {int} NOT NULL,
   idle_streak {int} NOT NULL,
   failure_streak {int} NOT NULL,
@@ -249,6 +250,7 @@ CREATE TABLE schedules (
   next_due_ms {int},
   last_slot_key {text},
   misses {int} NOT NULL,
+  failure {text} NOT NULL,
   updated_at_ms {int} NOT NULL
 ){strict};
 
@@ -277,12 +279,19 @@ CREATE TABLE evidence (
 CREATE INDEX evidence_page ON evidence (goal_id, evidence_id);
 CREATE INDEX evidence_by_turn ON evidence (turn_key, evidence_id);
 
-CREATE TABLE check_cache (
-  definition_hash {text} NOT NULL,
-  tree_hash {text} NOT NULL,
-  result {json} NOT NULL,
+CREATE TABLE turn_claims (
+  turn_key {text} NOT NULL REFERENCES turns (turn_key),
+  seq {int} NOT NULL,
+  kind {text} NOT NULL,
+  body {json} NOT NULL,
   at_ms {int} NOT NULL,
-  PRIMARY KEY (definition_hash, tree_hash)
+  PRIMARY KEY (turn_key, seq)
+){strict};
+
+CREATE TABLE check_cache (
+  inputs {text} NOT NULL PRIMARY KEY,
+  result {json} NOT NULL,
+  at_ms {int} NOT NULL
 ){strict};
 
 CREATE TABLE events (

@@ -17,9 +17,7 @@ SELECT * FROM evidence WHERE goal_id = :goal_id ORDER BY evidence_id DESC LIMIT 
 SELECT * FROM evidence WHERE turn_key = :turn_key ORDER BY evidence_id;
 
 -- name: cached_check
-SELECT result FROM check_cache WHERE definition_hash = :definition_hash AND tree_hash = :tree_hash;
+SELECT result FROM check_cache WHERE inputs = :inputs;
 
 -- name: cache_check
-INSERT INTO check_cache (definition_hash, tree_hash, result, at_ms)
-VALUES (:definition_hash, :tree_hash, :result, :now_ms)
-ON CONFLICT (definition_hash, tree_hash) DO NOTHING;
+INSERT INTO check_cache (inputs, result, at_ms) VALUES (:inputs, :result, :now_ms) ON CONFLICT (inputs) DO NOTHING;

@@ -60,7 +60,7 @@ SELECT goal_id, due_at_ms FROM goals WHERE state = 'active' AND due_at_ms <= :no
 SELECT MIN(due_at_ms) FROM goals WHERE state = 'active' AND due_at_ms IS NOT NULL;
 
 -- name: set_baseline
-UPDATE goals SET baseline = :baseline, base_tree = COALESCE(base_tree, :base_tree), contract_state = :contract_state,
+UPDATE goals SET baseline = :baseline, evaluation = :evaluation, base_tree = COALESCE(base_tree, :base_tree), contract_state = :contract_state,
   contract_tree = :contract_tree, updated_at_ms = :now_ms
 WHERE goal_id = :goal_id;
 
@@ -68,7 +68,7 @@ WHERE goal_id = :goal_id;
 UPDATE goals SET contract_state = :contract_state, contract_tree = :contract_tree WHERE goal_id = :goal_id;
 
 -- name: set_accepted
-UPDATE goals SET accepted_tree = :accepted_tree WHERE goal_id = :goal_id;
+UPDATE goals SET accepted = :accepted WHERE goal_id = :goal_id;
 
 -- name: set_health
 UPDATE goals SET health = :health, health_detail = :health_detail, updated_at_ms = :now_ms WHERE goal_id = :goal_id;
@@ -91,7 +91,7 @@ WHERE goal_id = :goal_id;
 
 -- name: write_back
 UPDATE goals SET contract_state = :contract_state, contract_tree = :contract_tree,
-  last_checkpoint = COALESCE(:checkpoint, last_checkpoint)
+  last_checkpoint = COALESCE(:checkpoint, last_checkpoint), evaluation = COALESCE(:evaluation, evaluation)
 WHERE goal_id = :goal_id;
 
 -- name: close

@@ -22,6 +22,11 @@ UPDATE host_runs SET state = 'ended', ended_at_ms = :now_ms, end_kind = :end_kin
   raw_usage = :raw_usage, summary = :summary
 WHERE run_id = :run_id AND state = 'intended';
 
+-- name: abandon
+-- A launch of which it is proved that nothing ever ran, nor will.
+UPDATE host_runs SET state = 'ended', ended_at_ms = :now_ms, end_kind = 'never_started', handed_over = 0
+WHERE run_id = :run_id AND state = 'intended';
+
 -- name: last_session_usage
 -- The last running total of a session.
 SELECT raw_usage FROM host_runs WHERE session_id = :session_id AND raw_usage IS NOT NULL

@@ -99,6 +99,15 @@ ORDER BY number DESC LIMIT 1;
 -- name: ack
 UPDATE turns SET completed = 7 WHERE turn_key = :turn_key AND completed = 6 AND state = 'closed';
 
+-- name: insert_claim
+-- What the agent says of its own turn; only while the turn is open.
+INSERT INTO turn_claims (turn_key, seq, kind, body, at_ms)
+SELECT turn_key, COALESCE((SELECT MAX(seq) FROM turn_claims WHERE turn_key = :turn_key), 0) + 1, :kind, :body, :now_ms
+FROM turns WHERE turn_key = :turn_key AND state = 'open';
+
+-- name: claims
+SELECT * FROM turn_claims WHERE turn_key = :turn_key ORDER BY seq LIMIT 200;
+
 -- name: recent_results
 SELECT turn_key, number, result_kind, outcome, result FROM turns
 WHERE goal_id = :goal_id AND state = 'closed' ORDER BY number DESC LIMIT :limit;

@@ -1,0 +1,42 @@
+"""The real clock and the real source of ids; tests pass others in."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_TIME_DIGITS = 9
+_RANDOM_DIGITS = 5
+_GATE_DIGITS = 6
+
+
+class SystemClock:
+    """Wall and monotonic time of this machine, in milliseconds."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+
+def _digits(number: int, width: int) -> str:
+    text = ""
+    for _ in range(width):
+        text = _ALPHABET[number & 31] + text
+        number >>= 5
+    return text
+
+
+class SystemIds:
+    """Random ids that sort by the instant at which they were made. Gate ids are short: people type them."""
+
+    def new(self, prefix: str) -> str:
+        if prefix == "g":
+            return f"g{_digits(secrets.randbits(5 * _GATE_DIGITS), _GATE_DIGITS)}"
+        now = time.time_ns() // 1_000_000
+        return f"{prefix}{_digits(now, _TIME_DIGITS)}{_digits(secrets.randbits(5 * _RANDOM_DIGITS), _RANDOM_DIGITS)}"
+
+    def secret(self) -> str:
+        return secrets.token_urlsafe(24)

@@ -1,0 +1,314 @@
+"""Runs the host of a turn under its keeper, or adopts the one that already runs, and tells how it ended.
+
+Intent first: the launch is on record before a process starts, and a launch that is on record is found again instead
+of repeated. It decides nothing about the work; what the host says is passed on as claims.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import msgspec
+
+from loopx.control_plane.effect_program import effect_ref
+from loopx.control_plane.errors import EngineError, LoopXError, NeedsPersonError
+from loopx.control_plane.goal import GoalDefinition
+from loopx.control_plane.turn_driver.journal import HostReport, RunUsage, TurnJournal
+from loopx.control_plane.turn_driver.transaction import TurnStep
+from loopx.hosts import redact, registry, spool, supervise
+from loopx.hosts import usage as usages
+from loopx.hosts.protocol import (
+    Deadlines,
+    ExitRecord,
+    HostAdapter,
+    HostEnd,
+    HostEndKind,
+    HostEvent,
+    LaunchRequest,
+    McpServer,
+    PermissionMode,
+    ProcessEnd,
+    RetryPolicy,
+    StreamParser,
+    Usage,
+)
+from loopx.runtime.claims import Claim, from_result
+from loopx.runtime.progress import AgentDid, Observer
+from loopx.runtime.prompt import Prompt
+from loopx.store import hosts as host_runs
+from loopx.store.store import Store
+
+MESSAGE_CHARS = 600
+STDERR_TAIL = 8192
+
+
+class HostWord(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything typed that the judge hears of a host run."""
+
+    end: HostEnd
+    claims: tuple[Claim, ...] = ()
+    tool_calls: int = 0
+    denials: int = 0
+    repeated_action: int = 0
+
+
+class HostSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """What runtime hands in for one turn's host."""
+
+    engine: str
+    workdir: str
+    spools: str
+    definition: GoalDefinition
+    prompt: Prompt
+    env: tuple[tuple[str, str], ...]
+    """The whole environment from which the host's is made."""
+    added_env: tuple[tuple[str, str], ...] = ()
+    allow_commands: tuple[str, ...] = ()
+    mcp: McpServer | None = None
+    resume_session: str | None = None
+    deadlines: Deadlines = Deadlines()
+
+
+class KeptHost:
+    """Implements `HostPort` for one turn. `should_stop` is asked while the host runs."""
+
+    def __init__(
+        self,
+        store: Store,
+        setup: HostSetup,
+        observer: Observer,
+        should_stop: Callable[[], bool],
+        tree_changed: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._setup = setup
+        self._observer = observer
+        self._should_stop = should_stop
+        self._tree_changed = tree_changed
+
+    def execute(self, journal: TurnJournal) -> HostReport:
+        """Raises EngineError when no keeper can be started, NeedsPersonError (`foreign_run`) for another's records."""
+        with self._store.read() as tx:
+            run = host_runs.last_of_turn(tx, journal.turn.turn_key)
+        if run is not None and run.report is not None:
+            return run.report
+        if run is not None and not run.ended:
+            report = self._adopt(journal, run)
+            if report is not None:
+                return report
+        return self._launch(journal, (run.attempt if run else 0) + 1)
+
+    def _request(self, journal: TurnJournal, run_id: str, spool_dir: str) -> LaunchRequest:
+        setup = self._setup
+        turn = journal.turn
+        return LaunchRequest(
+            run_id=run_id,
+            turn_key=turn.turn_key,
+            goal_id=turn.goal_id,
+            workdir=setup.workdir,
+            spool_dir=spool_dir,
+            prompt=setup.prompt.text,
+            model=setup.definition.model,
+            permission=PermissionMode(setup.definition.permission),
+            resume_session=setup.resume_session,
+            env=setup.added_env,
+            mcp=setup.mcp,
+            deadlines=setup.deadlines,
+            allow_commands=setup.allow_commands,
+        )
+
+    def _launch(self, journal: TurnJournal, attempt: int) -> HostReport:
+        setup, turn = self._setup, journal.turn
+        reference = effect_ref(turn.turn_key, TurnStep.HOST_EXECUTE, str(attempt))
+        run_id = reference.replace("/", ".")
+        spool_dir = os.path.join(setup.spools, run_id)
+        adapter = registry.adapter_for(setup.engine)
+        request = self._request(journal, run_id, spool_dir)
+        with self._store.write() as tx:
+            host_runs.intend(
+                tx,
+                run_id=run_id,
+                turn_key=turn.turn_key,
+                goal_id=turn.goal_id,
+                engine=setup.engine,
+                attempt=attempt,
+                spool_dir=spool_dir,
+                resumes=setup.resume_session,
+                prompt_bytes=setup.prompt.total_bytes,
+                overhead_bytes=setup.prompt.overhead_bytes,
+                now_ms=self._store.now_ms(),
+            )
+        try:
+            plan = adapter.plan(request, setup.env)
+            kept = supervise.start(plan, run_id, turn.turn_key, spool_dir)
+        except LoopXError as error:
+            if isinstance(error, EngineError) and error.code == "keeper_failed":
+                raise
+            return _not_started(run_id, setup.engine, error)
+        return self._follow(journal, adapter, request, kept, adopted=False)
+
+    def _adopt(self, journal: TurnJournal, run: host_runs.HostRun) -> HostReport | None:
+        """Go on with a run that is on record. None when nothing was ever started for it."""
+        found = supervise.adopt(run.spool_dir, run.run_id, journal.turn.turn_key)
+        if found.state is supervise.RunState.FOREIGN:
+            raise NeedsPersonError(
+                "foreign_run",
+                f"the records in {run.spool_dir} belong to another run",
+                hint="loopx doctor",
+                data={"run_id": run.run_id},
+            )
+        if found.state is supervise.RunState.NEVER_STARTED:
+            with self._store.write() as tx:
+                host_runs.abandon(tx, run.run_id, self._store.now_ms())
+            return None
+        adapter = registry.adapter_for(run.engine)
+        request = self._request(journal, run.run_id, run.spool_dir)
+        if found.kept is not None:
+            return self._follow(journal, adapter, request, found.kept, adopted=True)
+        record = found.record
+        if record is None:
+            raise EngineError("run_lost", f"no record of run {run.run_id} can be read", hint="loopx doctor")
+        parser = adapter.parser(request, self._store.now_ms())
+        for line in spool.read_lines(run.spool_dir):
+            self._hear(journal, parser, line.data)
+        return self._report(journal, adapter, request, parser, record, adopted=True)
+
+    def _follow(
+        self, journal: TurnJournal, adapter: HostAdapter, request: LaunchRequest, kept: supervise.Kept, *, adopted: bool
+    ) -> HostReport:
+        parser = adapter.parser(request, self._store.now_ms())
+        guard = ActionGuard()
+
+        def on_line(line: bytes) -> None:
+            for event in self._hear(journal, parser, line):
+                guard.see(event)
+
+        record = supervise.follow(kept, on_line, lambda: self._should_stop() or guard.tripped)
+        return self._report(
+            journal,
+            adapter,
+            request,
+            parser,
+            record,
+            adopted=adopted,
+            breaker=guard.tripped and not self._should_stop(),
+        )
+
+    def _hear(self, journal: TurnJournal, parser: StreamParser, line: bytes) -> tuple[HostEvent, ...]:
+        events = tuple(parser.feed(line))
+        for event in events:
+            self._observer(
+                AgentDid(
+                    goal_id=journal.turn.goal_id,
+                    turn_key=journal.turn.turn_key,
+                    kind=event.kind,
+                    text=event.text,
+                    tool=event.tool,
+                    paths=event.paths,
+                )
+            )
+        return events
+
+    def _report(
+        self,
+        journal: TurnJournal,
+        adapter: HostAdapter,
+        request: LaunchRequest,
+        parser: StreamParser,
+        record: ExitRecord,
+        *,
+        adopted: bool,
+        breaker: bool = False,
+    ) -> HostReport:
+        summary = parser.finish(spool.tail(request.spool_dir, "stderr", STDERR_TAIL))
+        end = adapter.classify(record, summary, self._tree_changed())
+        if breaker:
+            end = msgspec.structs.replace(
+                end, kind=HostEndKind.WORKER_ERROR, process=ProcessEnd.WORKER_ERROR, code="identical_actions"
+            )
+        claims = from_result(getattr(getattr(parser, "result", None), "result", None))
+        word = HostWord(
+            end=end,
+            claims=claims,
+            tool_calls=summary.tool_calls,
+            denials=summary.denials,
+            repeated_action=summary.repeated_action,
+        )
+        return HostReport(
+            run_id=record.run_id,
+            engine=journal.turn.engine,
+            end_kind=end.kind,
+            handed_over=end.handed_over,
+            exit_code=record.exit_code,
+            session_id=summary.session_id,
+            adopted=adopted,
+            wall_ms=max(0, record.ended_at_ms - record.started_at_ms - record.slept_ms),
+            tool_calls=summary.tool_calls,
+            usage=self._usage(summary.session_id, summary.usage, summary.usage_is_running_total, request),
+            message=redact.redact(summary.final_text)[:MESSAGE_CHARS],
+            end=msgspec.Raw(msgspec.json.encode(word)),
+        )
+
+    def _usage(self, session_id: str | None, total: Usage, running_total: bool, request: LaunchRequest) -> RunUsage:
+        used = total
+        if running_total and session_id is not None:
+            with self._store.read() as tx:
+                raw = host_runs.last_session_usage(tx, session_id)
+            last = msgspec.json.decode(raw, type=Usage) if raw is not None else None
+            used = usages.delta(total, last, resumed=request.resume_session is not None)
+        return RunUsage(
+            input_tokens=used.input_tokens,
+            cached_tokens=used.cached_input_tokens,
+            output_tokens=used.output_tokens,
+            reasoning_tokens=used.reasoning_tokens,
+            cost_microusd=used.cost_microusd,
+            raw=msgspec.Raw(msgspec.json.encode(total)) if usages.is_known(total) else None,
+        )
+
+
+class ActionGuard:
+    """Counts identical tool calls in a row; the breaker against an agent that repeats itself for ever."""
+
+    LIMIT = 40
+
+    def __init__(self) -> None:
+        self._last: tuple[str | None, str] | None = None
+        self._run = 0
+        self.tripped = False
+
+    def see(self, event: HostEvent) -> None:
+        """Count one event."""
+        if event.kind != "tool_call":
+            return
+        action = (event.tool, event.text)
+        self._run = self._run + 1 if action == self._last else 1
+        self._last = action
+        if self._run >= self.LIMIT:
+            self.tripped = True
+
+
+def _not_started(run_id: str, engine: str, error: LoopXError) -> HostReport:
+    end = HostEnd(
+        kind=HostEndKind.NOT_STARTED,
+        process=ProcessEnd.DIED,
+        retry=RetryPolicy.NONE,
+        handed_over=False,
+        detail=error.message[:500],
+        bad_setup=error.exit_code == 2,
+        code=error.code,
+        fix=error.hint,
+    )
+    return HostReport(
+        run_id=run_id,
+        engine=engine,
+        end_kind=end.kind,
+        handed_over=False,
+        message=error.message[:MESSAGE_CHARS],
+        end=msgspec.Raw(msgspec.json.encode(HostWord(end=end))),
+    )
+
+
+def word_of(report: HostReport) -> HostWord:
+    """The typed word inside a report."""
+    return msgspec.json.decode(report.end, type=HostWord)

@@ -1,0 +1,196 @@
+"""From what was seen of a turn to its stored result: evidence, gate, wait, retry, restoration. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from loopx.contracts.model import CheckResult, ContractEvaluation
+from loopx.control_plane.ids import TodoId
+from loopx.control_plane.quota.facts import PendingWait, WaitKind
+from loopx.control_plane.scheduler.arbitration import backoff_ms, jitter_for
+from loopx.control_plane.turn_driver.journal import (
+    EvidenceDraft,
+    EvidenceKind,
+    GateDraft,
+    HostReport,
+    Producer,
+    RestoreOrder,
+    TurnResult,
+)
+from loopx.control_plane.turn_driver.transaction import HostRetry
+from loopx.control_plane.work_items.gate import GateKind
+from loopx.hosts.protocol import HostEnd, HostEndKind, RetryPolicy
+from loopx.loops.turn_result import ResultRule, TurnVerdict
+from loopx.runtime.claims import ClaimKind, last_of
+from loopx.runtime.evaluation import without_output
+from loopx.runtime.seen import Seen, contract_state
+
+HOST_ATTEMPTS = 5
+"""Retries of a failing engine before the run ends."""
+UNKNOWN_RESET_MS = 15 * 60 * 1000
+"""How long to wait at a limit whose end nobody told."""
+_RETRYABLE = frozenset({RetryPolicy.BACKOFF, RetryPolicy.AT_RESET, RetryPolicy.FRESH_SESSION})
+
+
+def host_retry(end: HostEnd, streak: int, now_ms: int) -> HostRetry | None:
+    """What is known about trying again after this end."""
+    left = max(0, HOST_ATTEMPTS - streak - 1)
+    wait = backoff_ms(streak + 1) if end.retry is not RetryPolicy.FRESH_SESSION else 0
+    not_before = end.reset_at_ms if end.reset_at_ms is not None else now_ms + wait
+    return HostRetry(retryable=end.retry in _RETRYABLE, attempts_left=left, not_before_ms=not_before)
+
+
+def reopens_at(end: HostEnd, goal_id: str, now_ms: int) -> int | None:
+    """When an engine's limit is over: its own word plus a spread, or a fixed wait where it told none."""
+    if end.kind not in (HostEndKind.RATE_LIMITED, HostEndKind.QUOTA_EXHAUSTED):
+        return None
+    if end.reset_at_ms is None:
+        return now_ms + UNKNOWN_RESET_MS
+    return max(end.reset_at_ms, now_ms) + 1000 + jitter_for(goal_id, most_ms=30_000)
+
+
+def todo_ids(ids: Iterable[str]) -> tuple[TodoId, ...]:
+    return tuple(TodoId(one) for one in ids)
+
+
+def build(seen: Seen, verdict: TurnVerdict, host: HostReport, now_ms: int) -> TurnResult:
+    """The stored result of a judged turn."""
+    evaluation = seen.evaluation
+    green = sum(1 for result in evaluation.results if result.verdict == "green") if evaluation else 0
+    end = seen.word.end
+    return TurnResult(
+        kind=verdict.kind,
+        continuation=verdict.continuation,
+        recovery=verdict.recovery,
+        failure=_failure_word(seen, verdict),
+        reason=verdict.rule,
+        outcome=verdict.outcome,
+        turn_kind=verdict.turn_kind,
+        tree_before=seen.tree_before,
+        tree_after=seen.tree_after,
+        changed=seen.changed,
+        contract=contract_state(seen),
+        evaluation=msgspec.Raw(msgspec.json.encode(without_output(evaluation))) if evaluation is not None else None,
+        checks_green=green,
+        checks_total=len(evaluation.results) if evaluation is not None else 0,
+        signatures=seen.signatures,
+        recurring=seen.repeats,
+        no_change=not seen.changed and seen.signatures == seen.known.last_signatures and not seen.claims,
+        evidence=_evidence(seen, host),
+        gate=_gate(seen, verdict, end),
+        wait=_wait(verdict, end),
+        delta=seen.known.delta if verdict.rule is ResultRule.REPLAN_DELTA else None,
+        restore=_restore(seen, verdict),
+        findings=tuple(
+            f"{finding.code}{':refused' if finding.refused else ''}{f' {finding.path}' if finding.path else ''}"
+            for finding in seen.guard.findings
+        ),
+        retryable=verdict.retry.retryable if verdict.retry is not None else False,
+        retry_not_before_ms=verdict.retry.not_before_ms if verdict.retry is not None else None,
+        attempts_left=verdict.retry.attempts_left if verdict.retry is not None else 0,
+        message=host.message,
+        confirmed_in_snapshot=seen.in_snapshot is not None and seen.in_snapshot.all_green,
+    )
+
+
+def _failure_word(seen: Seen, verdict: TurnVerdict) -> str | None:
+    if verdict.rule in (ResultRule.EXECUTION_FAILED, ResultRule.HOST_FAILED, ResultRule.NEEDS_PERSON):
+        return str(seen.word.end.kind)
+    return None
+
+
+def _evidence(seen: Seen, host: HostReport) -> tuple[EvidenceDraft, ...]:
+    drafts = [_check_evidence(result, "") for result in _results(seen.evaluation)]
+    drafts += [_check_evidence(result, "todo: ") for result in _results(seen.todo_evaluation)]
+    drafts += [_check_evidence(result, "snapshot: ") for result in _results(seen.in_snapshot)]
+    if seen.changed:
+        body = msgspec.json.encode({"before": seen.tree_before, "after": seen.tree_after})
+        drafts.append(
+            EvidenceDraft(
+                kind=EvidenceKind.DIFF,
+                produced=Producer.VERIFIED,
+                name="diff",
+                tree_hash=seen.tree_after,
+                body=msgspec.Raw(body),
+            )
+        )
+    drafts += [
+        EvidenceDraft(
+            kind=EvidenceKind.GUARD,
+            produced=Producer.VERIFIED,
+            name=str(finding.code),
+            verdict="refused" if finding.refused else "disclosed",
+            tree_hash=seen.tree_after,
+            body=msgspec.Raw(msgspec.json.encode(finding)),
+        )
+        for finding in seen.guard.findings
+    ]
+    if host.message:
+        drafts.append(
+            EvidenceDraft(
+                kind=EvidenceKind.NOTE,
+                produced=Producer.CLAIMED,
+                name="last words",
+                body=msgspec.Raw(msgspec.json.encode({"text": host.message})),
+            )
+        )
+    return tuple(drafts)
+
+
+def _results(evaluation: ContractEvaluation | None) -> tuple[CheckResult, ...]:
+    return evaluation.results if evaluation is not None else ()
+
+
+def _check_evidence(result: CheckResult, prefix: str) -> EvidenceDraft:
+    return EvidenceDraft(
+        kind=EvidenceKind.CHECK,
+        produced=Producer.VERIFIED,
+        name=f"{prefix}{result.name}",
+        verdict=result.verdict,
+        tree_hash=result.tree_hash,
+        body=msgspec.Raw(msgspec.json.encode(_lean(result))),
+    )
+
+
+def _lean(result: CheckResult) -> CheckResult:
+    """The result without the long lists that only comparisons need."""
+    if result.parts is None:
+        return result
+    parts = msgspec.structs.replace(result.parts, collected_keys=None, skipped_keys=None, expected_keys=None)
+    return msgspec.structs.replace(result, parts=parts)
+
+
+def _gate(seen: Seen, verdict: TurnVerdict, end: HostEnd) -> GateDraft | None:
+    if verdict.gate is None:
+        return None
+    todo = seen.known.todo
+    scope = (todo.todo_id,) if todo is not None and verdict.gate in (GateKind.QUESTION, GateKind.BLOCKER) else ()
+    claim = last_of(seen.claims, ClaimKind.QUESTION) or last_of(seen.claims, ClaimKind.BLOCKER)
+    text = claim.text if claim is not None and verdict.gate in (GateKind.QUESTION, GateKind.BLOCKER) else end.detail
+    question = text or f"{verdict.gate}: {end.code or end.kind}"
+    return GateDraft(
+        kind=verdict.gate,
+        question=question[:2000],
+        dedupe_key=f"{verdict.gate}:{todo.todo_id if scope and todo else ''}:{question[:200]}",
+        options=claim.choices if claim is not None else (),
+        blocks_goal=not scope or not seen.known.others_open,
+        todos=scope if seen.known.others_open else (),
+        fix=end.fix,
+    )
+
+
+def _wait(verdict: TurnVerdict, end: HostEnd) -> PendingWait | None:
+    if verdict.rule is ResultRule.BUDGET_WAIT:
+        return PendingWait(kind=WaitKind.LIMIT, until_ms=verdict.wake_at_ms, detail=str(end.kind))
+    retry = verdict.retry
+    if retry is not None and retry.retryable and retry.attempts_left > 0:
+        return PendingWait(kind=WaitKind.BACKOFF, until_ms=retry.not_before_ms, detail=str(end.kind))
+    return None
+
+
+def _restore(seen: Seen, verdict: TurnVerdict) -> RestoreOrder | None:
+    if not verdict.restore_files or not seen.guard.restore_paths:
+        return None
+    return RestoreOrder(paths=seen.guard.restore_paths, base_tree=seen.known.base_tree, evidence_tree=seen.tree_after)
