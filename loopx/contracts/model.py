@@ -155,8 +155,9 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 class PartCounts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of one check, read from the runner's own report. A count that the report does not carry is None.
 
-    `failing` holds test ids (capped; `failed` is the true count). The `*_keys` are short digests of test ids, sorted,
-    and None when the report names no ids or holds too many; they tell a moved count from a changed set.
+    `failing` holds test ids for people (capped; `failed` is the true count). The `*_keys` are short digests of test
+    ids, sorted, and None when the report names no ids or holds too many; they tell a moved count from a changed set.
+    `total` includes the files that could not be collected, which `collection_errors` counts.
     """
 
     source: str
@@ -169,14 +170,15 @@ class PartCounts(msgspec.Struct, frozen=True, kw_only=True):
     collected_digest: str | None = None
     failing: tuple[str, ...] = ()
     error_classes: tuple[str, ...] = ()
+    failing_keys: tuple[str, ...] | None = None
     collected_keys: tuple[str, ...] | None = None
     skipped_keys: tuple[str, ...] | None = None
     expected_keys: tuple[str, ...] | None = None
 
     @property
-    def failing_is_complete(self) -> bool:
-        """Whether `failing` names every failing test."""
-        return len(self.failing) == self.failed
+    def collected(self) -> int:
+        """How many tests the runner found."""
+        return self.total - self.collection_errors
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from loopx.contracts.model import Machine, PartCounts
 from loopx.contracts.signature import error_class_of
-from loopx.contracts.tally import MAX_FAILING, Outcome, Tally, clip
+from loopx.contracts.tally import MAX_FAILING, MAX_KEYS, Outcome, Tally, clip, keys_of
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 Found = tuple[PartCounts | None, Machine]
@@ -54,7 +54,7 @@ class UnittestScanner:
     _COUNT = re.compile(r"(failures|errors|skipped|expected failures|unexpected successes)=(\d+)")
 
     def __init__(self) -> None:
-        self._failing: dict[str, str] = {}
+        self._failing: dict[str, None] = {}
         self._headers = 0
         self._classes: set[str] = set()
         self._after_rule = False
@@ -72,8 +72,8 @@ class UnittestScanner:
             self._ran = int(ran[1])
         elif self._after_rule and (header := self._HEADER.fullmatch(text.strip())):
             self._headers += 1
-            if len(self._failing) < MAX_FAILING:
-                self._failing[clip(header[2])] = header[1]
+            if len(self._failing) < MAX_KEYS:
+                self._failing[header[2]] = None
         elif self._failing and text[:1].isalpha() and (name := error_class_of(text)):
             self._classes.add(name)
         self._after_rule = text.startswith("=" * 70)
@@ -95,7 +95,8 @@ class UnittestScanner:
             skipped=skipped,
             expected_failures=expected,
             collection_errors=sum(map(_is_load_error, self._failing)) if complete else 0,
-            failing=tuple(sorted(self._failing)) if complete else (),
+            failing=_shown(self._failing) if complete else (),
+            failing_keys=keys_of(self._failing) if complete else None,
             error_classes=tuple(sorted(self._classes)),
         )
         self._failing, self._headers, self._classes = {}, 0, set()
@@ -108,7 +109,12 @@ class UnittestScanner:
 
 
 def _is_load_error(name: str) -> bool:
-    return name.startswith(("setUpClass (", "setUpModule (")) or "_FailedTest" in name
+    """A module that could not be imported is run as one test of its own."""
+    return "_FailedTest" in name
+
+
+def _shown(failing: dict[str, None]) -> tuple[str, ...]:
+    return tuple(clip(name) for name in sorted(failing)[:MAX_FAILING])
 
 
 class TapScanner:
@@ -206,8 +212,8 @@ class JavaScriptScanner:
     def line(self, text: str) -> None:
         """Read one line."""
         if failed := self._FAILED.fullmatch(text.rstrip()):
-            if len(self._failing) < MAX_FAILING:
-                self._failing[clip(failed[1] or failed[2])] = None
+            if len(self._failing) < MAX_KEYS:
+                self._failing[failed[1] or failed[2]] = None
         elif summary := self._SUMMARY.fullmatch(text):
             self._close({name: int(number) for number, name in self._COUNT.findall(summary[1])}, summary[2])
         elif self._failing and (name := error_class_of(text)):
@@ -225,7 +231,8 @@ class JavaScriptScanner:
             failed=failed,
             skipped=skipped,
             expected_failures=counts.get("todo", 0),
-            failing=tuple(sorted(self._failing)) if len(self._failing) == failed else (),
+            failing=_shown(self._failing) if len(self._failing) == failed else (),
+            failing_keys=keys_of(self._failing) if len(self._failing) == failed else None,
             error_classes=tuple(sorted(self._classes)),
         )
         self._failing, self._classes = {}, set()

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from loopx.contracts.model import PartCounts
 
-MAX_FAILING = 500
+MAX_FAILING = 200
 MAX_KEYS = 5_000
 MAX_IDS = 200_000
 _ID_LENGTH = 300
@@ -61,6 +61,7 @@ class Tally:
             collected_digest=digest_of(self._outcomes),
             failing=tuple(clip(name) for name in failing[:MAX_FAILING]),
             error_classes=tuple(sorted(self._classes)),
+            failing_keys=keys_of(failing) if small else None,
             collected_keys=keys_of(self._outcomes) if small else None,
             skipped_keys=keys_of(ids[Outcome.SKIPPED]) if small else None,
             expected_keys=keys_of(ids[Outcome.EXPECTED_FAILURE]) if small else None,
@@ -74,14 +75,12 @@ class Tally:
 
 
 def clip(test_id: str) -> str:
-    """A test id short enough to keep; parametrized ids can hold whole documents. Its key is not changed by this."""
-    return test_id if len(test_id) <= _ID_LENGTH else f"{test_id[: _ID_LENGTH - 11]}~{key_of(test_id)}"
+    """A test id short enough to show; parametrized ids can hold whole documents."""
+    return test_id if len(test_id) <= _ID_LENGTH else f"{test_id[: _ID_LENGTH - 3]}..."
 
 
 def key_of(test_id: str) -> str:
     """Ten hex digits that stand for a test id."""
-    if len(test_id) == _ID_LENGTH and test_id[-11] == "~":
-        return test_id[-10:]
     return hashlib.sha256(test_id.encode("utf-8", "replace")).hexdigest()[:10]
 
 

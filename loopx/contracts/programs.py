@@ -1,0 +1,106 @@
+"""Which programs the checks really run, as values, and what a change of them means.
+
+Pure: looking programs up is done elsewhere (loops, "The contract: the only judge").
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from loopx.contracts.findings import Finding, FindingCode
+
+FAKED_MODULES = frozenset({"time", "datetime", "socket", "ssl", "http", "urllib", "random", "requests", "httpx"})
+SHADOWING_MODULES = FAKED_MODULES | {
+    "_pytest",
+    "asyncio",
+    "builtins",
+    "doctest",
+    "importlib",
+    "inspect",
+    "os",
+    "pluggy",
+    "pytest",
+    "runpy",
+    "signal",
+    "site",
+    "subprocess",
+    "sys",
+    "threading",
+    "traceback",
+    "unittest",
+}
+"""Module names that no project needs in the folder where its checks start, and that would change what a check means."""
+HOOK_FILES = frozenset({"sitecustomize.py", "usercustomize.py"})
+# Startup files that package installers write; they are disclosed, because honest installs make them.
+_INSTALLER_HOOKS = re.compile(
+    r"(?:distutils-precedence|__editable__\..+|.+-nspkg|.*coverage.*|pytest-cov|_virtualenv|easy-install)\.pth"
+)
+
+
+class ProgramIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """One program as a check finds it; `path` is None when it was not found, `content` identifies the file's bytes."""
+
+    check: str
+    program: str
+    path: str | None
+    in_tree: bool
+    content: str | None
+
+
+class ProgramSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Programs, startup files of their interpreters (path to digest), and modules that shadow well-known ones."""
+
+    programs: tuple[ProgramIdentity, ...] = ()
+    hooks: dict[str, str] = {}
+    """Startup files of the interpreters; the digest of a `.pth` that runs code begins with `code:`."""
+    shadows: tuple[str, ...] = ()
+
+
+def compare_programs(
+    before: ProgramSnapshot, after: ProgramSnapshot, *, dependencies_changed: bool = False
+) -> tuple[Finding, ...]:
+    """What changed between the baseline and now.
+
+    `dependencies_changed`: the turn changed a lock or manifest file, which explains another content of an installed
+    program.
+    """
+    found: list[Finding] = []
+    known = {(item.check, item.program): item for item in before.programs}
+    for now in after.programs:
+        then = known.get((now.check, now.program))
+        if then is not None and now.path is not None and then != now:
+            found.append(_changed_program(then, now, dependencies_changed=dependencies_changed))
+    for path in sorted(set(after.shadows) - set(before.shadows)):
+        faked = path.rpartition("/")[2].removesuffix(".py") in FAKED_MODULES
+        code = FindingCode.CLOCK_OR_NETWORK_FAKED if faked else FindingCode.PROGRAM_SHADOWED
+        found.append(Finding(code=code, refused=True, path=path, detail="module_shadowed"))
+    found.extend(_changed_hooks(before.hooks, after.hooks))
+    return tuple(found)
+
+
+def _changed_program(then: ProgramIdentity, now: ProgramIdentity, *, dependencies_changed: bool) -> Finding:
+    moved = then.path is not None and then.path != now.path
+    appeared = then.path is None
+    suspicious = now.in_tree and not appeared and (moved or not dependencies_changed)
+    return Finding(
+        code=FindingCode.PROGRAM_SHADOWED if suspicious else FindingCode.PROGRAM_CHANGED,
+        refused=suspicious,
+        path=now.path,
+        check=now.check,
+        detail="moved" if moved else "appeared" if appeared else "content",
+    )
+
+
+def _changed_hooks(before: dict[str, str], after: dict[str, str]) -> list[Finding]:
+    found: list[Finding] = []
+    for path, digest in sorted(after.items()):
+        if before.get(path) == digest:
+            continue
+        name = path.rpartition("/")[2]
+        runs_code = not name.endswith(".pth") or digest.startswith("code:")
+        code = FindingCode.STARTUP_HOOK_CHANGED if path in before else FindingCode.STARTUP_HOOK_ADDED
+        refused = runs_code and _INSTALLER_HOOKS.fullmatch(name) is None
+        found.append(Finding(code=code, refused=refused, path=path, detail="interpreter"))
+    return found
