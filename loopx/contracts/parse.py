@@ -66,13 +66,17 @@ def parse_command_line(lines: Iterable[str]) -> tuple[Check, ...]:
     """
     found: list[Check] = []
     for text in lines:
-        named = _NAMED.fullmatch(text.strip())
-        command = parse_command(named[2] if named else text)
-        if named is None and any(check.command == command for check in found):
-            raise _refuse("check_duplicate", f"the check {text!r} is given twice", "Give it once.")
-        name = named[1] if named else _free_name(derive_name(command), {check.name for check in found})
-        found.append(_check({"name": name}, command))
+        found.append(_parse_text(text, found))
     return validate_checks(found)
+
+
+def _parse_text(text: str, others: Sequence[Check]) -> Check:
+    named = _NAMED.fullmatch(text.strip())
+    command = parse_command(named[2] if named else text)
+    if named is None and any(check.command == command for check in others):
+        raise _refuse("check_duplicate", f"the check {text!r} is given twice", "Give it once.")
+    name = named[1] if named else _free_name(derive_name(command), {check.name for check in others})
+    return _check({"name": name}, command)
 
 
 def parse_command(text: str) -> tuple[str, ...] | str:
@@ -108,7 +112,7 @@ def _free_name(name: str, taken: set[str]) -> str:
 
 
 def parse_contract(table: Mapping[str, object]) -> Contract:
-    """A contract from a TOML table or a dictionary; a check may be a table or just a command text.
+    """A contract from a TOML table or a dictionary; a check may be a table or a text as after `--check`.
 
     Raises `UsageError` with the code of the first thing that is wrong.
     """
@@ -133,14 +137,11 @@ def parse_checks(entries: object) -> tuple[Check, ...]:
         )
     found: list[Check] = []
     for entry in entries:
-        found.append(_parse_entry(entry, {check.name for check in found}))
+        found.append(_parse_text(entry, found) if isinstance(entry, str) else _parse_entry(entry))
     return validate_checks(found)
 
 
-def _parse_entry(entry: object, taken: set[str]) -> Check:
-    if isinstance(entry, str):
-        command = parse_command(entry)
-        return _check({"name": _free_name(derive_name(command), taken)}, command)
+def _parse_entry(entry: object) -> Check:
     if not isinstance(entry, Mapping):
         raise _refuse("check_type", f"a check is a table or a command, not {entry!r}")
     _known_keys(entry, _CHECK_KEYS, "check_unknown_key", f"the check {entry.get('name', '?')!r}")
