@@ -14,7 +14,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     clean = pattern.strip("/")
     while clean.startswith("./"):
         clean = clean[2:]
-    anchored = "/" in clean or pattern.startswith("/")
+    anchored = "/" in clean or pattern.startswith(("/", "./"))
     text = "" if anchored else "(?:.*/)?"
     index = 0
     while index < len(clean):

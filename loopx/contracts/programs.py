@@ -76,7 +76,8 @@ def compare_programs(
         faked = path.rpartition("/")[2].removesuffix(".py") in FAKED_MODULES
         code = FindingCode.CLOCK_OR_NETWORK_FAKED if faked else FindingCode.PROGRAM_SHADOWED
         found.append(Finding(code=code, refused=True, path=path, detail="module_shadowed"))
-    found.extend(_changed_hooks(before.hooks, after.hooks))
+    installed = dependencies_changed or any(item.detail == "appeared" for item in found)
+    found.extend(_changed_hooks(before.hooks, after.hooks, installed=installed))
     return tuple(found)
 
 
@@ -93,13 +94,15 @@ def _changed_program(then: ProgramIdentity, now: ProgramIdentity, *, dependencie
     )
 
 
-def _changed_hooks(before: dict[str, str], after: dict[str, str]) -> list[Finding]:
+def _changed_hooks(before: dict[str, str], after: dict[str, str], *, installed: bool) -> list[Finding]:
+    """`installed`: an installation explains other contents of packages, but no startup file that runs code."""
     found: list[Finding] = []
     for path, digest in sorted(after.items()):
         if before.get(path) == digest:
             continue
         name = path.rpartition("/")[2]
-        runs_code = not name.endswith(".pth") or digest.startswith("code:")
+        is_startup = name.endswith(".pth") or name in HOOK_FILES
+        runs_code = digest.startswith("code:") and (is_startup or not installed)
         code = FindingCode.STARTUP_HOOK_CHANGED if path in before else FindingCode.STARTUP_HOOK_ADDED
         refused = runs_code and _INSTALLER_HOOKS.fullmatch(name) is None
         found.append(Finding(code=code, refused=refused, path=path, detail="interpreter"))

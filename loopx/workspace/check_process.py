@@ -88,6 +88,7 @@ def run_command(
         _drain(process, sink)
     except BaseException:
         _end_everything(process, 0, gently=False)
+        process.wait()
         raise
     finally:
         for pipe in _pipes(process):

@@ -92,7 +92,9 @@ def _program_findings(inputs: GuardInputs, changes: Sequence[Change], judged: se
         inputs.programs_now,
         dependencies_changed=verdict.dependencies_changed(changes, inputs.protected),
     )
-    tracked = judged | inputs.accepted | {change.path for change in changes if inputs.protected.role_of(change.path) is None}
+    tracked = (
+        judged | inputs.accepted | {change.path for change in changes if inputs.protected.role_of(change.path) is None}
+    )
     return tuple(
         finding
         for finding in found
