@@ -154,13 +154,7 @@ class CodexParser:
         return fold.summary()
 
     def _started(self, value: Object) -> Events:
-        thread = jsonline.text(value, "thread_id")
-        events = self._fold.session(thread)
-        wanted = self._fold.request.resume_session
-        if wanted and thread and thread != wanted:
-            said = f"asked to resume {wanted}, got {thread}"
-            return [*events, *self._fold.failed(said, kind=HostEndKind.SESSION_MISSING, code="session_replaced")]
-        return events
+        return self._fold.session(jsonline.text(value, "thread_id"))
 
     def _completed(self, value: Object) -> Events:
         counters = jsonline.child(value, "usage")

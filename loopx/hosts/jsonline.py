@@ -55,6 +55,12 @@ def text(value: Object, key: str) -> str:
     return found if isinstance(found, str) else ""
 
 
+def texts(value: Object, key: str) -> Sequence[str]:
+    """The strings in the list under `key`; everything else in it is left out."""
+    found = value.get(key)
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+
+
 def count(value: Object, key: str) -> int | None:
     """The whole number >= 0 under `key`; None when it is absent or anything else (unknown is not zero)."""
     found = value.get(key)

@@ -68,7 +68,8 @@ def build(
             data={"bytes": len(stdin), "limit": PROMPT_LIMIT_BYTES},
         )
     mcp_env = request.mcp.env if request.mcp is not None else ()
-    env = envs.host_env(base_env, mcp_env, request.env, added_env)
+    # Some CLIs believe PWD rather than the folder they are started in.
+    env = envs.host_env(base_env, mcp_env, request.env, added_env, (("PWD", request.workdir),))
     check_length(argv, env)
     return LaunchPlan(
         argv=tuple(argv),

@@ -224,7 +224,7 @@ _ROWS: tuple[_Row, ...] = (
         r"fetch failed",
         r"\bdns\b",
         r"timed? ?out",
-        r"unable to connect",
+        r"(?:unable to|cannot|could not) connect",
         r"error sending request",
         r"premature close",
         r"\bterminated\b",
@@ -255,7 +255,7 @@ _REFINES = (Kind.QUOTA_EXHAUSTED, Kind.PROVIDER_CAPACITY, Kind.OUTPUT_BUDGET_EXH
 """Kinds that wording may make of a status: a 429 can be an empty purse, a 400 a full context."""
 
 _STATUS_WORDS = re.compile(
-    r"\b(?:status(?: code)?|http(?:/\d(?:\.\d)?)?|api error|error code)\W{0,3}([45]\d\d)\b", re.I
+    r"""(?:\b(?:status(?: code)?|http(?:/\d(?:\.\d)?)?|api error|error code)|"code\\?")\W{0,3}([45]\d\d)\b""", re.I
 )
 
 
@@ -285,6 +285,8 @@ def of_error(text: str, status: int | None = None) -> Meaning | None:
     """A status first, refined by the wording where that is known to matter; the wording alone last."""
     known = of_status(status if status is not None else status_in(text))
     said = of_text(text)
-    if known is None or (said is not None and said.kind in _REFINES):
+    if known is None:
+        return said
+    if said is not None and (said.kind in _REFINES or known.kind is Kind.CONTRACT_REJECTED):
         return said
     return known

@@ -66,6 +66,10 @@ def _cli(name: str) -> HostAdapter:
         from loopx.hosts.codex import CodexAdapter
 
         return CodexAdapter()
+    if name == "claude":
+        from loopx.hosts.claude import ClaudeAdapter
+
+        return ClaudeAdapter()
     raise _unknown(name)
 
 

@@ -25,6 +25,8 @@ class Fold:
         self.zone = zone
         self.session_id: str | None = None
         self.model: str | None = None
+        self.replaced = False
+        """Another session than the one to be resumed was opened."""
         self.final_text = ""
         self.terminal_seen = False
         self.is_error = False
@@ -49,6 +51,8 @@ class Fold:
             return NOTHING
         known = session_id == self.session_id
         self.session_id = session_id
+        wanted = self.request.resume_session
+        self.replaced = bool(wanted) and session_id != wanted
         return NOTHING if known else (HostEvent(kind=HostEventKind.SESSION, session_id=session_id),)
 
     def message(self, text: str) -> Events:
@@ -125,7 +129,13 @@ class Fold:
         return (HostEvent(kind=HostEventKind.RESULT, text=jsonline.clip(text)),)
 
     def summary(self) -> StreamSummary:
-        """Everything the stream said."""
+        """Everything the stream said.
+
+        A resume that opened another session and then failed, or did nothing, found its own one dead (B12); when it
+        did work, the new session is simply the one to go on with.
+        """
+        if self.replaced and self._fruitless():
+            self.is_error, self.error_kind, self.error_code = True, HostEndKind.SESSION_MISSING, "session_replaced"
         return StreamSummary(
             session_id=self.session_id,
             final_text=self.final_text,
@@ -144,6 +154,10 @@ class Fold:
             model=self.model,
             repeated_action=self._longest_run,
         )
+
+    def _fruitless(self) -> bool:
+        vague = self.error_kind in (None, HostEndKind.WORKER_ERROR, HostEndKind.UNKNOWN)
+        return vague and (self.is_error or not (self.tool_calls or self.file_changes))
 
     def _blame(self, text: str, kind: HostEndKind | None, code: str, status: int | None) -> None:
         status = status if status is not None else phrases.status_in(text)

@@ -44,11 +44,11 @@ def false_done(rig: Rig) -> Outcome:
     return outcome
 
 
-def ask_a_person(rig: Rig, outbox: str) -> Outcome:
-    """The agent leaves a question in its typed result file, from inside the CLI's own shell."""
+def ask_a_person(rig: Rig, outbox: str, step: Step | None = None) -> Outcome:
+    """The agent leaves a question in its typed result file: from inside the CLI's own shell, or by `step`."""
     result = json.dumps({"turn_key": "turn-ask", "kind": "question", "question": {"text": "Drop v1?"}})
-    steps: list[Step] = [Shell(command=f"printf %s '{result}' > \"$LOOPX_RESULT_FILE\""), Say(text="I asked.")]
-    rig.server.extend(steps)
+    by_shell = Shell(command=f"printf %s '{result}' > \"$LOOPX_RESULT_FILE\"")
+    rig.server.extend([step or by_shell, Say(text="I asked.")])
     outcome = rig.run(turn_key="turn-ask", env=(("LOOPX_RESULT_FILE", outbox),))
     read = result_file.read(outbox, "turn-ask")
     assert read.result is not None, (read, explain(outcome))
