@@ -70,6 +70,14 @@ def _cli(name: str) -> HostAdapter:
         from loopx.hosts.claude import ClaudeAdapter
 
         return ClaudeAdapter()
+    if name == "opencode":
+        from loopx.hosts.opencode import OpenCodeAdapter
+
+        return OpenCodeAdapter()
+    if name == "gemini":
+        from loopx.hosts.gemini import GeminiAdapter
+
+        return GeminiAdapter()
     raise _unknown(name)
 
 

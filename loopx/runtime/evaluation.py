@@ -17,7 +17,7 @@ from loopx.control_plane.errors import LoopXError
 from loopx.runtime.progress import CheckDone, CheckRuns, CheckSummary, Observer
 from loopx.runtime.tree_port import WorkTree
 from loopx.store.store import Store
-from loopx.workspace import check_run, snapshot
+from loopx.workspace import check_run, shadow, snapshot
 
 _FAILING = frozenset({Verdict.RED, Verdict.FLAKY})
 
@@ -117,7 +117,9 @@ class Evaluator:
     def baseline(self, tree_hash: str) -> Baseline:
         """The contract on the untouched tree, in place, and then tried in a snapshot where that is asked for."""
         evaluation = self.in_place(tree_hash, "", take=True)
-        taken = take_baseline(self._contract, evaluation)
+        taken = take_baseline(
+            self._contract, evaluation, shadow.take_snapshot(self._contract, self._tree.root, self._env)
+        )
         if not self._contract.confirm_in_snapshot:
             return taken
         try:

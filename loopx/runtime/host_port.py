@@ -263,7 +263,7 @@ class KeptHost:
             output_tokens=used.output_tokens,
             reasoning_tokens=used.reasoning_tokens,
             cost_microusd=used.cost_microusd,
-            raw=msgspec.Raw(msgspec.json.encode(total)) if usages.is_known(total) else None,
+            raw=msgspec.Raw(msgspec.json.encode(total if usages.is_known(total) else None)),
         )
 
 

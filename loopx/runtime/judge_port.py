@@ -13,8 +13,7 @@ import msgspec
 from loopx.contracts.baseline import judge_no_change
 from loopx.contracts.compare import Comparison, compare
 from loopx.contracts.findings import GuardVerdict
-from loopx.contracts.model import ChecksState, Contract, ContractEvaluation
-from loopx.contracts.parse import parse_checks
+from loopx.contracts.model import Check, ChecksState, Contract, ContractEvaluation
 from loopx.control_plane.errors import CancelledError, LoopXError
 from loopx.control_plane.turn_driver.journal import HostReport, TurnJournal, TurnResult
 from loopx.hosts.protocol import HostEnd, HostEndKind, ProcessEnd
@@ -113,7 +112,7 @@ class ContractJudge:
     ) -> ContractEvaluation | None:
         if known.todo is None:
             return None
-        checks = parse_checks(msgspec.json.decode(known.todo.checks))
+        checks = msgspec.json.decode(known.todo.checks, type=tuple[Check, ...])
         if not checks:
             return None
         own = Contract(checks=checks, confirm_in_snapshot=False)

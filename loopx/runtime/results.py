@@ -72,7 +72,7 @@ def build(seen: Seen, verdict: TurnVerdict, host: HostReport, now_ms: int) -> Tu
         tree_after=seen.tree_after,
         changed=seen.changed,
         contract=contract_state(seen),
-        evaluation=msgspec.Raw(msgspec.json.encode(without_output(evaluation))) if evaluation is not None else None,
+        evaluation=msgspec.Raw(msgspec.json.encode(without_output(evaluation) if evaluation is not None else None)),
         checks_green=green,
         checks_total=len(evaluation.results) if evaluation is not None else 0,
         signatures=seen.signatures,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -25,12 +25,16 @@ def load(text: str, kind: type[T]) -> T:
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     try:
-        value = decoder.decode(text)
+        return cast(T, decoder.decode(text))
     except msgspec.DecodeError as error:
         raise StoreError(
             "store_row_malformed",
-            f"a stored {kind.__name__} can't be read: {error}",
+            f"a stored {kind} can't be read: {error}",
             hint="the store was changed by something else: loopx doctor",
         ) from error
-    assert isinstance(value, kind) or kind is not None
-    return value  # type: ignore[return-value]
+
+
+def raw_or_none(raw: msgspec.Raw) -> str | None:
+    """The text of an encoded value for a column; None for an encoded null."""
+    text = bytes(raw).decode()
+    return None if text == "null" else text

@@ -1,4 +1,4 @@
-"""The facts of one should-run decision, read in one snapshot. Each is an indexed look-up, whatever the history's size."""
+"""The facts of one should-run decision, read in one snapshot. Each is an indexed look-up, however long the history."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read(tx: Tx, goal_id: str, agent_id: AgentId, now_ms: int) -> GoalFacts:
         revision=row["revision"],
         state=state,
         quota=_quota(row),
-        spent_slots=spent,
+        spent_slots=spent + tx.number("meters.reserved", goal_id=goal_id, unit=meters.SLOTS),
         slot_frees_at_ms=ledger.frees_at(tx, goal_id, row["window_ms"], allowed, now_ms) if spent >= allowed else None,
         health=_health(tx, row),
         health_detail=row["health_detail"],

@@ -8,7 +8,7 @@ from loopx.control_plane.ids import GoalId, TurnKey
 from loopx.control_plane.quota.policy import BudgetUnit
 from loopx.control_plane.turn_driver.journal import HostReport, RunUsage
 from loopx.store import meters
-from loopx.store.codec import dump, load
+from loopx.store.codec import dump, load, raw_or_none
 from loopx.store.connection import Row, Tx
 
 
@@ -79,7 +79,7 @@ def end(tx: Tx, report: HostReport, goal_id: str, now_ms: int) -> bool:
         output_tokens=usage.output_tokens,
         reasoning_tokens=usage.reasoning_tokens,
         cost_microusd=usage.cost_microusd,
-        raw_usage=bytes(usage.raw).decode() if usage.raw is not None else None,
+        raw_usage=raw_or_none(usage.raw),
         summary=dump(report),
         now_ms=now_ms,
     )
@@ -127,7 +127,7 @@ def from_row(row: Row) -> HostRun:
             output_tokens=row["output_tokens"],
             reasoning_tokens=row["reasoning_tokens"],
             cost_microusd=row["cost_microusd"],
-            raw=msgspec.Raw(row["raw_usage"].encode()) if row["raw_usage"] else None,
+            raw=msgspec.Raw((row["raw_usage"] or "null").encode()),
         ),
         prompt_bytes=row["prompt_bytes"],
         overhead_bytes=row["overhead_bytes"],

@@ -39,7 +39,7 @@ from loopx.control_plane.turn_driver.journal import (
 from loopx.control_plane.turn_driver.transaction import PHASES, LoopXTurnResultKind, TurnStep
 from loopx.control_plane.work_items.todo import Todo, TodoStatus
 from loopx.store import events, evidence, gates, goals, hosts, ledger, meters, outbox, schedules, todos, turns
-from loopx.store.codec import dump
+from loopx.store.codec import dump, raw_or_none
 from loopx.store.connection import Row, Tx
 
 NewId = Callable[[str], str]
@@ -222,7 +222,7 @@ class StepWriter:
             contract_state=contract,
             contract_tree=result.tree_after,
             checkpoint=checkpoint,
-            evaluation=bytes(result.evaluation).decode() if result.evaluation is not None else None,
+            evaluation=raw_or_none(result.evaluation),
         )
         if result.kind is LoopXTurnResultKind.VALIDATED_COMPLETION and turn.todo_id is not None:
             todos.finish(

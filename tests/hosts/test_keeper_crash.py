@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,9 +52,10 @@ def test_launcher_killed(run: kit.Run, tmp_path: Path, ends: str) -> None:
     os.waitpid(pid, 0)
     found = run.adopt()
     assert found.state is supervise.RunState.RUNNING
-    assert found.kept is not None
-    assert found.kept.host is not None
-    assert found.kept.host.pid == host
+    kept = found.kept
+    assert kept is not None
+    assert kept.host is not None
+    assert kept.host.pid == host
     go.touch()
     if ends == "while nobody looks":
         kit.until(lambda: (run.folder / "exit.json").exists())
@@ -64,7 +64,7 @@ def test_launcher_killed(run: kit.Run, tmp_path: Path, ends: str) -> None:
         record = found.record
         run.lines = [line.data for line in spool.read_lines(run.spool_dir)]
     else:
-        record = run.follow(found.kept)
+        record = run.follow(kept)
     assert record is not None
     assert (record.exit_code, record.taken_over, record.unobserved) == (5, False, False)
     assert run.lines == [b"before", b"after"]
@@ -268,94 +268,3 @@ def test_the_spool_deleted_and_the_keeper_killed(run: kit.Run) -> None:
     record = run.follow(kept, lambda: True)
     assert record.unobserved
     assert kit.gone(kept.host.pid)
-
-
-CRASHING_KEEPER = """
-import os, sys
-sys.argv[0] = {program!r}
-sys.path.insert(0, {folder!r})
-import keeper
-left = [{steps}]
-def step(frame, event, arg):
-    if "/loopx/hosts/keeper_" not in frame.f_code.co_filename:
-        return None
-    if event in ("line", "return"):
-        left[0] -= 1
-        if left[0] == 0:
-            os.kill(os.getpid(), 9)
-    return step
-{arm}
-keeper.main()
-"""
-
-
-def crashing_keeper(folder: Path, steps: int) -> Path:
-    """A keeper that is killed at its n-th step, counted in lines of its own code."""
-    hosts = kit.ROOT / "loopx" / "hosts"
-    path = folder / f"keeper_{steps}.py"
-    path.write_text(
-        CRASHING_KEEPER.format(
-            program=str(hosts / "keeper.py"), folder=str(hosts), steps=steps, arm="sys.settrace(step)"
-        )
-    )
-    return path
-
-
-def _try_start(run: kit.Run, plan: protocol.LaunchPlan) -> supervise.Kept | None:
-    try:
-        return run.start(plan)
-    except errors.EngineError:
-        return None
-
-
-def _killed_at(folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, supervise.RunState]:
-    """Runs a host whose keeper dies at this step: was it killed, and what became of the run."""
-    with kit.run_in(folder / str(steps)) as run:
-        run.folder.parent.mkdir()
-        ran = run.folder.parent / "ran"
-        with monkeypatch.context() as patched:
-            patched.setattr(spawn, "_PROGRAM", str(crashing_keeper(folder, steps)))
-            kept = _try_start(run, kit.shell(f"echo ran >> {ran}; cat"))
-        if kept is not None:
-            run.follow(kept)
-        found = run.adopt()
-        if found.kept is not None:
-            run.follow(found.kept)
-            found = run.adopt()
-        count = len(ran.read_text().splitlines()) if ran.exists() else 0
-        assert not identity.bearers(run.run_id)
-        assert found.record is not None
-        if found.state is supervise.RunState.NEVER_STARTED:
-            assert count == 0
-        else:
-            assert found.state in (supervise.RunState.ENDED, supervise.RunState.LOST)
-            assert count <= 1
-            assert count == 1 or found.record.unobserved
-        killed = kept is None or found.record.taken_over
-        return killed, found.state
-
-
-def _every(first: int, stride: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[supervise.RunState]:
-    states: set[supervise.RunState] = set()
-    steps = first
-    while True:
-        killed, state = _killed_at(folder, steps, monkeypatch)
-        if not killed:
-            return states
-        states.add(state)
-        steps += stride
-
-
-def test_a_keeper_killed_at_any_step_runs_the_host_at_most_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    states = _every(1 + time.time_ns() % 29, 29, tmp_path, monkeypatch)
-    assert supervise.RunState.NEVER_STARTED in states
-
-
-@pytest.mark.chaos
-def test_a_keeper_killed_at_every_step_runs_the_host_at_most_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    states = _every(1, 1, tmp_path, monkeypatch)
-    assert states == {supervise.RunState.NEVER_STARTED, supervise.RunState.ENDED, supervise.RunState.LOST}

@@ -120,7 +120,7 @@ class RunUsage(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int | None = None
     reasoning_tokens: int | None = None
     cost_microusd: int | None = None
-    raw: msgspec.Raw | None = None
+    raw: msgspec.Raw = msgspec.Raw(b"null")
     """The host's own counters, as the base of the next delta of the same session."""
 
 
@@ -159,7 +159,7 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     tree_after: str | None = None
     changed: bool = False
     contract: ContractState = ContractState.UNKNOWN
-    evaluation: msgspec.Raw | None = None
+    evaluation: msgspec.Raw = msgspec.Raw(b"null")
     """The encoded evaluation that this verdict stands on; the reference of later progress once it is written back."""
     checks_green: int = 0
     checks_total: int = 0

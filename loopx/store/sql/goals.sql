@@ -118,3 +118,7 @@ SELECT event_seq, event_head FROM goals WHERE goal_id = :goal_id;
 -- The chain's head, compared and set in one statement.
 UPDATE goals SET event_seq = :seq, event_head = :hash
 WHERE goal_id = :goal_id AND event_seq = :expected_seq AND event_head = :expected_hash;
+
+-- name: drop_baseline
+-- Another contract wants another baseline; the start of the goal stays what it was.
+UPDATE goals SET baseline = NULL, evaluation = NULL, contract_state = 'unknown' WHERE goal_id = :goal_id;

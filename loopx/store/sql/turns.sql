@@ -87,6 +87,11 @@ UPDATE turns SET discharged = 1 WHERE goal_id = :goal_id AND discharged = 0 AND 
   AND number > :after AND result_kind IN ('iteration_failed', 'user_action_required', 'replan_required',
     'validation_failed', 'host_failure', 'wait', 'writeback_failed', 'quota_spend_failed');
 
+-- name: discharge_stops
+-- An explicit run lets go of what a cancel, or an engine that failed, left behind.
+UPDATE turns SET discharged = 1 WHERE goal_id = :goal_id AND discharged = 0 AND state = 'closed'
+  AND number >= :from AND result_kind IN ('iteration_failed', 'host_failure');
+
 -- name: start_epoch
 -- A resumed turn takes the new epoch of its lease.
 UPDATE turns SET epoch = :epoch WHERE turn_key = :turn_key AND state = 'open';

@@ -1,0 +1,321 @@
+"""Wires one turn's ports: which host, with which prompt, judged by which contract, in which tree."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from loopx.contracts.model import CheckResult, visible_checks
+from loopx.control_plane.errors import UsageError
+from loopx.control_plane.ids import TodoId, TurnKey
+from loopx.control_plane.ports import CloseoutPort, HostPort, JournalPort, JudgePort, SchedulePort, TreePort
+from loopx.control_plane.turn_driver.journal import (
+    EvidenceKind,
+    Fence,
+    JournalStep,
+    ReplanDelta,
+    Turn,
+    TurnJournal,
+    TurnPurpose,
+)
+from loopx.control_plane.turn_driver.transaction import PHASES
+from loopx.control_plane.work_items.todo import Todo
+from loopx.hosts.protocol import Deadlines, McpServer
+from loopx.runtime import goal_work, prompt
+from loopx.runtime.claims import Claim, ClaimKind
+from loopx.runtime.evaluation import Evaluator, failure_text
+from loopx.runtime.goal_work import GoalWork
+from loopx.runtime.host_port import HostSetup, KeptHost
+from loopx.runtime.judge_port import ContractJudge
+from loopx.runtime.progress import Observer, PhaseDone
+from loopx.runtime.project import Project
+from loopx.runtime.schedule_port import GoalSchedule
+from loopx.runtime.seen import JudgedGoal
+from loopx.store import evidence, goals, todos, turns
+from loopx.store import gates as gate_rows
+from loopx.store.codec import load
+from loopx.store.connection import Tx
+from loopx.store.store import Store
+from loopx.workspace import difference
+
+GOAL_ITSELF = "goal_itself"
+"""The reason of a todo that stands for the goal itself."""
+MCP_ENGINES = frozenset({"codex", "claude"})
+_REPLAN_BYTES = 64 * 1024
+
+
+class ObservedJournal:
+    """The store as a `JournalPort` that tells an observer of each phase."""
+
+    def __init__(self, store: Store, observer: Observer) -> None:
+        self._store = store
+        self._observer = observer
+
+    def load(self, turn_key: TurnKey) -> TurnJournal:
+        return self._store.load(turn_key)
+
+    def commit(self, turn_key: TurnKey, fence: Fence, steps: Sequence[JournalStep]) -> TurnJournal:
+        before = self.load(turn_key)
+        after = self._store.commit(turn_key, fence, steps)
+        for index in range(before.turn.completed, after.turn.completed):
+            self._observer(
+                PhaseDone(
+                    goal_id=after.turn.goal_id, turn_key=turn_key, phase=PHASES[index], completed=after.turn.completed
+                )
+            )
+        return after
+
+
+class NothingOutside:
+    """Implements `CloseoutPort`: a goal holds nothing outside but its work tree, which stays for the person."""
+
+    def close(self, journal: TurnJournal) -> None:
+        return None
+
+
+class Ports(msgspec.Struct, frozen=True, kw_only=True):
+    """Implements `TurnPorts`."""
+
+    journal: JournalPort
+    host: HostPort
+    judge: JudgePort
+    tree: TreePort
+    schedule: SchedulePort
+    closeout: CloseoutPort
+
+
+class TurnWiring:
+    """Builds the ports of turns of one goal for one agent."""
+
+    def __init__(
+        self,
+        store: Store,
+        project: Project,
+        work: GoalWork,
+        env: dict[str, str],
+        observer: Observer,
+        stopping: Callable[[], bool],
+        left_ms: Callable[[], int | None],
+        closeout: CloseoutPort | None = None,
+    ) -> None:
+        self._store = store
+        self._project = project
+        self._work = work
+        self._env = env
+        self._observer = observer
+        self._stopping = stopping
+        self._left_ms = left_ms
+        self._closeout = closeout or NothingOutside()
+
+    def ports(self, journal: TurnJournal, token: str | None, lost: Callable[[], bool]) -> Ports:
+        """The ports of one turn. `token`: the agent's credential, None when the turn is resumed without a launch."""
+        turn = journal.turn
+        setup = self._setup(turn, token)
+        tree = self._work.tree
+        return Ports(
+            journal=ObservedJournal(self._store, self._observer),
+            host=KeptHost(
+                self._store,
+                setup,
+                self._observer,
+                lambda: self._stopping() or lost(),
+                lambda: turn.tree_before is None or tree.capture() != turn.tree_before,
+            ),
+            judge=ContractJudge(
+                self._known, tree, self._evaluator(turn), self._env, self._store.now_ms, self._stopping
+            ),
+            tree=tree,
+            schedule=GoalSchedule(self._store),
+            closeout=self._closeout,
+        )
+
+    def _evaluator(self, turn: Turn) -> Callable[[JudgedGoal], Evaluator]:
+        return lambda known: Evaluator(
+            self._store,
+            self._work.tree,
+            known.contract,
+            self._env,
+            self._observer,
+            turn.goal_id,
+            turn.turn_key,
+            self._left_ms,
+            self._stopping,
+        )
+
+    def _setup(self, turn: Turn, token: str | None) -> HostSetup:
+        definition = self._work.goal.definition
+        speaks_tools = turn.engine in MCP_ENGINES and _has_mcp()
+        added = [("LOOPX_GOAL_ID", turn.goal_id), ("LOOPX_TURN_KEY", turn.turn_key), ("LOOPX_AGENT_ID", turn.agent_id)]
+        if token is not None:
+            added.append(("LOOPX_TURN_TOKEN", token))
+        if turn.purpose is TurnPurpose.REPLAN:
+            added.append(("LOOPX_REPLAN_FILE", self.replan_file(turn)))
+            os.makedirs(self._project.spools, mode=0o700, exist_ok=True)
+        return HostSetup(
+            engine=turn.engine,
+            workdir=self._work.tree.root,
+            spools=self._project.spools,
+            definition=definition,
+            prompt=prompt.build(self._context(turn, speaks_tools)),
+            env=tuple(_with_own_programs(self._env).items()),
+            added_env=tuple(added),
+            allow_commands=tuple(
+                check.command if isinstance(check.command, str) else " ".join(check.command)
+                for check in visible_checks(self._work.contract)
+            ),
+            mcp=_mcp_server(self._project, token) if speaks_tools and token else None,
+            deadlines=Deadlines(hard_s=float(definition.turn_timeout_s)),
+        )
+
+    def replan_file(self, turn: Turn) -> str:
+        """Where a replan turn's delta is expected."""
+        return os.path.join(self._project.spools, f"{turn.turn_key}.replan.json")
+
+    def _context(self, turn: Turn, speaks_tools: bool) -> prompt.PromptContext:
+        goal = self._work.goal
+        with self._store.read() as tx:
+            todo = todos.get(tx, turn.todo_id) if turn.todo_id is not None else None
+            previous = turns.last_of_todo(tx, turn.todo_id) if turn.todo_id is not None else None
+            previous = previous or turns.last_of_goal(tx, turn.goal_id)
+            failed = _failed_results(tx, previous.turn_key) if previous is not None else ()
+            answers = _answers(tx, turn.goal_id)
+            open_todos = todos.unended(tx, turn.goal_id, 20) if turn.purpose is TurnPurpose.REPLAN else ()
+        result = previous.result if previous is not None else None
+        return prompt.PromptContext(
+            purpose=turn.purpose,
+            objective=goal.definition.objective,
+            todo_title=todo.title if todo is not None and todo.reason != GOAL_ITSELF else None,
+            todo_body=todo.body if todo is not None else "",
+            checks=tuple(
+                (check.name, check.command if isinstance(check.command, str) else " ".join(check.command))
+                for check in visible_checks(self._work.contract)
+            ),
+            failure=failure_text(failed),
+            recurring=result.recurring if result is not None else False,
+            restored=result.restore.paths if result is not None and result.restore is not None else (),
+            write_scope=goal.definition.boundary.write_scope,
+            answers=answers,
+            open_todos=tuple((one.todo_id, one.title) for one in open_todos),
+            speaks_tools=speaks_tools,
+        )
+
+    def _known(self, journal: TurnJournal) -> JudgedGoal:
+        turn, store = journal.turn, self._store
+        baseline = goal_work.baseline_of(store, turn.goal_id)
+        reference = goal_work.reference_of(store, turn.goal_id)
+        if baseline is None or reference is None:
+            raise UsageError(
+                "baseline_missing", f"goal {turn.goal_id} has no baseline", hint=f"loopx run {turn.goal_id}"
+            )
+        with store.read() as tx:
+            row = goals.row_of(tx, turn.goal_id)
+            todo = todos.get(tx, turn.todo_id) if turn.todo_id is not None else None
+            others = tx.number("todos.any_unended_but", goal_id=turn.goal_id, todo_id=turn.todo_id or "")
+            claims = tuple(load(found["body"], Claim) for found in tx.all("turns.claims", turn_key=turn.turn_key))
+            previous = turns.last_of_goal(tx, turn.goal_id)
+            accepted = load(row["accepted"], dict[str, str | None]) if row["accepted"] else {}
+            successors = _existing(tx, turn.goal_id, claims)
+            delta = self._delta(tx, turn)
+        last = previous.result if previous is not None else None
+        return JudgedGoal(
+            goal=self._work.goal,
+            contract=self._work.contract,
+            todo=todo,
+            goal_itself=todo is None or todo.reason == GOAL_ITSELF,
+            others_open=bool(others),
+            baseline=baseline,
+            reference=reference,
+            base_tree=str(row["base_tree"]),
+            accepted=self._still_accepted(accepted, str(row["base_tree"])),
+            last_signatures=last.signatures if last is not None else (),
+            failure_streak=row["failure_streak"],
+            host_failure_streak=row["host_failure_streak"],
+            claims=claims,
+            delta=delta,
+            existing_successors=successors,
+        )
+
+    def _still_accepted(self, accepted: dict[str, str | None], base_tree: str) -> frozenset[str]:
+        """The accepted paths whose content is still what was accepted."""
+        if not accepted:
+            return frozenset()
+        tree = self._work.tree
+        now = {change.path: change.new_blob for change in difference.diff(tree.repository, base_tree, tree.capture())}
+        return frozenset(path for path, blob in accepted.items() if now.get(path) == blob)
+
+    def _delta(self, tx: Tx, turn: Turn) -> ReplanDelta | None:
+        """The replan that the agent wrote, if it is well formed and names only todos of this goal."""
+        if turn.purpose is not TurnPurpose.REPLAN:
+            return None
+        try:
+            with open(self.replan_file(turn), "rb") as file:
+                delta = msgspec.json.decode(file.read(_REPLAN_BYTES), type=ReplanDelta)
+        except (OSError, msgspec.DecodeError):
+            return None
+        if not (delta.add or delta.drop or delta.order) or len(delta.add) > 50:
+            return None
+        for todo_id in (*delta.drop, *delta.order):
+            if tx.one("todos.exists_in_goal", todo_id=todo_id, goal_id=turn.goal_id) is None:
+                return None
+        return delta
+
+
+def _has_mcp() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("mcp") is not None and importlib.util.find_spec("loopx.mcp_server") is not None
+
+
+def _mcp_server(project: Project, token: str) -> McpServer:
+    return McpServer(
+        name="loopx",
+        argv=(sys.executable, "-m", "loopx", "mcp", "--project", project.root),
+        env=(("LOOPX_TURN_TOKEN", token), ("LOOPX_DATABASE_URL", project.database)),
+    )
+
+
+def _with_own_programs(env: dict[str, str]) -> dict[str, str]:
+    """The environment with `loopx` itself at the end of PATH, so that agents without tools can use its verbs."""
+    own = os.path.dirname(sys.executable)
+    path = env.get("PATH", os.defpath)
+    return {**env, "PATH": path if own in path.split(os.pathsep) else f"{path}{os.pathsep}{own}"}
+
+
+def token_hash(token: str) -> str:
+    """What the store keeps of a turn's token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _failed_results(tx: Tx, turn_key: str) -> tuple[CheckResult, ...]:
+    return tuple(
+        msgspec.json.decode(one.body, type=CheckResult)
+        for one in evidence.of_turn(tx, turn_key)
+        if one.kind is EvidenceKind.CHECK and one.verdict != "green"
+    )
+
+
+def _answers(tx: Tx, goal_id: str) -> tuple[str, ...]:
+    gates = tuple(gate_rows.from_row(row) for row in tx.all("gates.answered_since", goal_id=goal_id, limit=3))
+    return tuple(f"{gate.question[:80]} -> {gate.answer}" for gate in gates if gate.answer)
+
+
+def _existing(tx: Tx, goal_id: str, claims: tuple[Claim, ...]) -> tuple[str, ...]:
+    """The successors that the agent declares and that exist; a name that does not exist voids the declaration."""
+    wanted = [one for claim in claims if claim.kind is ClaimKind.COMPLETION for one in claim.successors]
+    found = [one for one in wanted if tx.one("todos.exists_in_goal", todo_id=one, goal_id=goal_id) is not None]
+    return tuple(found) if len(found) == len(wanted) else ()
+
+
+def goal_todo(store: Store, work: GoalWork) -> Todo:
+    """The todo that stands for the goal itself."""
+    return Todo(
+        todo_id=TodoId(store.ids.new("td")),
+        goal_id=work.goal_id,
+        title=work.goal.definition.objective,
+        reason=GOAL_ITSELF,
+        created_at_ms=store.now_ms(),
+    )
