@@ -13,7 +13,8 @@ from loopx.contracts.model import PartCounts, Reason
 
 _MAX_CLASSES = 3
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-_EXCEPTION = rf"(?:{_NAME}[.:]{{1,2}})*({_NAME}(?:Error|Exception|Exit|Interrupt|Warning|Failure|Failed|Violation))"
+_SUFFIX = r"(?:Error|Exception|Exit|Interrupt|Warning|Failure|Failed|Violation)"
+_EXCEPTION = rf"(?:{_NAME}[.:]{{1,2}})*({_NAME}{_SUFFIX}|Error|Exception)"
 _MESSAGE = re.compile(rf"^\s*(?:E\s+)?(?:Uncaught\s+)?{_EXCEPTION}(?:\s*\[[\w.-]+\])?\s*(?::|$|\()")
 _PYTEST_END = re.compile(rf":\d+: {_EXCEPTION}\s*$")
 _SHORT_SUMMARY = re.compile(rf"^(?:FAILED|ERROR) .*? - {_EXCEPTION}\b")

@@ -201,7 +201,7 @@ class JavaScriptScanner:
 
     _SUMMARY = re.compile(r"\s*Tests:?\s+((?:\d+ \w+[,| ]*)+)(?:\((\d+)\))?\s*")
     _COUNT = re.compile(r"(\d+) (passed|failed|skipped|todo|total|pending|expected fail)")
-    _FAILED = re.compile(r"\s*(?:● (.+ › .+)|FAIL\s+(\S+ > .+))")
+    _FAILED = re.compile(r"\s*(?:● (?!Test suite failed to run|Console)(\S.*)|FAIL\s+(\S+ > .+))")
 
     def __init__(self, source: str = "javascript") -> None:
         self._source = source
