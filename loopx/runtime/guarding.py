@@ -19,6 +19,35 @@ from loopx.runtime.tree_port import WorkTree
 from loopx.workspace import difference, guard, restore, shadow, snapshot, tree
 
 
+def protected_paths(work: WorkTree, contract: Contract, base_tree: str) -> ProtectedPaths:
+    """What the contract's checks make protected in the tree of the goal's start."""
+    return derive_protected(
+        contract.checks,
+        _paths(work, base_tree),
+        read=lambda path, /: _read(work, base_tree, path),
+        extra=contract.protected,
+    )
+
+
+def protected_names(work: WorkTree, contract: Contract, base_tree: str) -> tuple[str, ...]:
+    """A few protected paths, for the prompt: the tests themselves first."""
+    protected = protected_paths(work, contract, base_tree)
+    roles = {path: protected.role_of(path) for path in _paths(work, base_tree)}
+    named = sorted(path for path, role in roles.items() if role is not None)
+    return tuple(sorted(named, key=lambda path: roles[path] != "test"))[:6]
+
+
+def _paths(work: WorkTree, tree_hash: str) -> tuple[str, ...]:
+    return tuple(entry.path for entry in tree.list_paths(work.repository, tree_hash))
+
+
+def _read(work: WorkTree, tree_hash: str, path: str) -> bytes | None:
+    try:
+        return tree.read_file(work.repository, tree_hash, path)
+    except NotFoundError:
+        return None
+
+
 class Guard:
     """Judges the difference between a goal's start and the tree as it is."""
 
@@ -27,11 +56,6 @@ class Guard:
         self._contract = contract
         self._evaluator = evaluator
         self._env = env
-
-    def protected_names(self, base_tree: str) -> tuple[str, ...]:
-        """A few protected paths, for the prompt."""
-        protected = self._protected(base_tree)
-        return tuple(sorted(path for path in self._paths(base_tree) if protected.role_of(path) is not None))[:12]
 
     def judge(
         self,
@@ -46,7 +70,7 @@ class Guard:
         copies = _RestoredCopy(self._work, base_tree, now_tree, self._contract)
         inputs = guard.GuardInputs(
             contract=self._contract,
-            protected=self._protected(base_tree),
+            protected=protected_paths(self._work, self._contract, base_tree),
             baseline=baseline,
             current=current,
             changes=difference.diff(self._work.repository, base_tree, now_tree),
@@ -55,8 +79,8 @@ class Guard:
             programs_now=self.programs(),
         )
         ports = guard.GuardPorts(
-            read_start=lambda path, /: self._read(base_tree, path),
-            read_now=lambda path, /: self._read(now_tree, path),
+            read_start=lambda path, /: _read(self._work, base_tree, path),
+            read_now=lambda path, /: _read(self._work, now_tree, path),
             restored_tree=copies,
             evaluate=lambda place, /: self._evaluator.elsewhere(
                 place.root, copies.environment(self._env), None, baseline
@@ -64,26 +88,9 @@ class Guard:
         )
         return guard.judge_turn(inputs, ports)
 
-    def _protected(self, base_tree: str) -> ProtectedPaths:
-        return derive_protected(
-            self._contract.checks,
-            self._paths(base_tree),
-            read=lambda path, /: self._read(base_tree, path),
-            extra=self._contract.protected,
-        )
-
     def programs(self) -> ProgramSnapshot:
         """Which programs the checks would run now."""
         return shadow.take_snapshot(self._contract, self._work.root, self._env)
-
-    def _paths(self, tree_hash: str) -> tuple[str, ...]:
-        return tuple(entry.path for entry in tree.list_paths(self._work.repository, tree_hash))
-
-    def _read(self, tree_hash: str, path: str) -> bytes | None:
-        try:
-            return tree.read_file(self._work.repository, tree_hash, path)
-        except NotFoundError:
-            return None
 
 
 class _RestoredCopy:

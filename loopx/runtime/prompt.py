@@ -85,7 +85,7 @@ def _facts(context: PromptContext) -> list[str]:
     lines: list[str] = []
     if context.checks:
         lines += ["These checks are run after you stop, and decide:"]
-        lines += _fit([f"- {name}: {command}" for name, command in context.checks], _CHECK_BYTES)
+        lines += _fit([_check_line(name, command) for name, command in context.checks], _CHECK_BYTES)
     if context.failure:
         again = " (the same failure as before: try another way)" if context.recurring else ""
         lines += ["", f"Last result{again}:", *_fit(context.failure.splitlines(), _FAILURE_BYTES)]
@@ -101,6 +101,10 @@ def _facts(context: PromptContext) -> list[str]:
     if context.purpose is not TurnPurpose.REPLAN:
         lines += ["", _how_to_end(context)]
     return lines
+
+
+def _check_line(name: str, command: str) -> str:
+    return f"- {command}" if name == command or command.startswith(name) else f"- {name}: {command}"
 
 
 def _how_to_end(context: PromptContext) -> str:

@@ -21,11 +21,12 @@ from loopx.control_plane.turn_driver.journal import (
     Turn,
     TurnJournal,
     TurnPurpose,
+    TurnState,
 )
 from loopx.control_plane.turn_driver.transaction import PHASES
 from loopx.control_plane.work_items.todo import Todo
 from loopx.hosts.protocol import Deadlines, McpServer
-from loopx.runtime import goal_work, prompt
+from loopx.runtime import goal_work, guarding, prompt
 from loopx.runtime.claims import Claim, ClaimKind
 from loopx.runtime.evaluation import Evaluator, failure_text
 from loopx.runtime.goal_work import GoalWork
@@ -197,11 +198,19 @@ class TurnWiring:
             failure=failure_text(failed),
             recurring=result.recurring if result is not None else False,
             restored=result.restore.paths if result is not None and result.restore is not None else (),
+            protected=self._protected_names(turn),
             write_scope=goal.definition.boundary.write_scope,
             answers=answers,
             open_todos=tuple((one.todo_id, one.title) for one in open_todos),
             speaks_tools=speaks_tools,
         )
+
+    def _protected_names(self, turn: Turn) -> tuple[str, ...]:
+        with self._store.read() as tx:
+            base_tree = goals.row_of(tx, turn.goal_id)["base_tree"]
+        if base_tree is None or turn.state is not TurnState.OPEN or turn.completed:
+            return ()
+        return guarding.protected_names(self._work.tree, self._work.contract, str(base_tree))
 
     def _known(self, journal: TurnJournal) -> JudgedGoal:
         turn, store = journal.turn, self._store

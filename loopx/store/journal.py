@@ -400,7 +400,7 @@ def streaks(row: Row, turn: Turn, kind: LoopXTurnResultKind, result: TurnResult)
     }
     if replanned:
         counts["replan_tried"] = 1
-        if material:
+        if kind is LoopXTurnResultKind.REPLAN_REQUIRED:
             counts.update(floor_streak=0, idle_streak=0, failure_streak=0, host_failure_streak=0)
         return counts
     counts["host_failure_streak"] = counts["host_failure_streak"] + 1 if host_failed else 0
