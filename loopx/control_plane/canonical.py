@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import msgspec
 
 _encoder = msgspec.json.Encoder(order="sorted")
@@ -16,4 +14,7 @@ def canonical_json(value: object) -> bytes:
 
 def sha256_hex(value: object) -> str:
     """The lower-case SHA-256 of `canonical_json(value)`."""
+    # OpenSSL costs more to load than a whole decision; only what signs and chains pays for it.
+    import hashlib
+
     return hashlib.sha256(canonical_json(value)).hexdigest()

@@ -6,19 +6,21 @@ idempotent for the same arguments, because a crash may come between the act and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from loopx.control_plane.ids import EffectRef, TurnKey
-from loopx.control_plane.turn_driver.journal import (
-    Fence,
-    HostReport,
-    JournalStep,
-    NextDue,
-    RestoreOrder,
-    TurnJournal,
-    TurnResult,
-)
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from loopx.control_plane.ids import EffectRef, TurnKey
+    from loopx.control_plane.turn_driver.journal import (
+        Fence,
+        HostReport,
+        JournalStep,
+        NextDue,
+        RestoreOrder,
+        TurnJournal,
+        TurnResult,
+    )
 
 
 class Clock(Protocol):

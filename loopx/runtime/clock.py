@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -29,14 +29,18 @@ def _digits(number: int, width: int) -> str:
     return text
 
 
+def _bits(count: int) -> int:
+    return int.from_bytes(os.urandom((count + 7) // 8), "big")
+
+
 class SystemIds:
     """Random ids that sort by the instant at which they were made. Gate ids are short: people type them."""
 
     def new(self, prefix: str) -> str:
         if prefix == "g":
-            return f"g{_digits(secrets.randbits(5 * _GATE_DIGITS), _GATE_DIGITS)}"
+            return f"g{_digits(_bits(5 * _GATE_DIGITS), _GATE_DIGITS)}"
         now = time.time_ns() // 1_000_000
-        return f"{prefix}{_digits(now, _TIME_DIGITS)}{_digits(secrets.randbits(5 * _RANDOM_DIGITS), _RANDOM_DIGITS)}"
+        return f"{prefix}{_digits(now, _TIME_DIGITS)}{_digits(_bits(5 * _RANDOM_DIGITS), _RANDOM_DIGITS)}"
 
     def secret(self) -> str:
-        return secrets.token_urlsafe(24)
+        return os.urandom(24).hex()

@@ -6,9 +6,7 @@ ignores itself, so nothing that git tracks changes. It opens no store and starts
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
 
 import msgspec
 
@@ -161,6 +159,8 @@ def _read(root: str) -> _ProjectFile | None:
 
 
 def _write(path: str, content: bytes) -> None:
+    import secrets
+
     partial = f"{path}.{secrets.token_hex(4)}"
     with open(partial, "wb") as file:
         file.write(content)
@@ -174,6 +174,8 @@ def _only_ours(folder: str) -> bool:
 
 
 def _id_of_path(root: str) -> str:
+    import hashlib
+
     return f"p{hashlib.sha256(os.fsencode(root)).hexdigest()[:16]}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loopx.control_plane.goal import GoalState
-from loopx.control_plane.ids import AgentId, GoalId, TodoId
+from loopx.control_plane.ids import AgentId, GateId, GoalId, TodoId
 from loopx.control_plane.quota.facts import (
     Breaker,
     BudgetUse,
@@ -17,7 +17,7 @@ from loopx.control_plane.quota.facts import (
     WaitKind,
 )
 from loopx.control_plane.quota.policy import QuotaPolicy
-from loopx.store import gates, goals, ledger, meters
+from loopx.store import goals, ledger, meters
 from loopx.store.codec import load
 from loopx.store.connection import Row, Tx
 from loopx.store.goals import HOUR_MS, MINUTE_MS
@@ -109,9 +109,14 @@ def _budgets(tx: Tx, row: Row, now_ms: int) -> tuple[BudgetUse, ...]:
 
 def _gates(tx: Tx, goal_id: str, now_ms: int) -> tuple[OpenGate, ...]:
     return tuple(
-        OpenGate(gate_id=gate.gate_id, question=gate.question, blocks_goal=not gate.todos, options=gate.options)
-        for gate in gates.open_gates(tx, goal_id, MAX_GATES)
-        if gate.expires_at_ms is None or gate.expires_at_ms > now_ms
+        OpenGate(
+            gate_id=GateId(row["gate_id"]),
+            question=row["question"],
+            blocks_goal=bool(row["blocks_goal"]),
+            options=load(row["options"], tuple[str, ...]),
+        )
+        for row in tx.all("gates.open_of_goal", goal_id=goal_id, limit=MAX_GATES)
+        if row["expires_at_ms"] is None or row["expires_at_ms"] > now_ms
     )
 
 

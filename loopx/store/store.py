@@ -6,16 +6,19 @@ clients. The rooms' modules (`goals`, `todos`, `turns`, ...) take a running tran
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
-from loopx.control_plane.ids import AgentId, TurnKey
-from loopx.control_plane.ports import Clock, Ids
-from loopx.control_plane.quota.facts import GoalFacts
-from loopx.control_plane.turn_driver.journal import Fence, JournalStep, TurnJournal
-from loopx.store import facts, turns
-from loopx.store.connection import Connection, Tx
-from loopx.store.journal import StepWriter
+from loopx.store import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from loopx.control_plane.ids import AgentId, TurnKey
+    from loopx.control_plane.ports import Clock, Ids
+    from loopx.control_plane.quota.facts import GoalFacts
+    from loopx.control_plane.turn_driver.journal import Fence, JournalStep, TurnJournal
+    from loopx.store.connection import Connection, Tx
 
 
 class Store:
@@ -48,11 +51,17 @@ class Store:
 
     def load(self, turn_key: TurnKey) -> TurnJournal:
         """Raises NotFoundError (`turn_unknown`)."""
+        # A decision never looks at journals; their types would double its start.
+        from loopx.store import turns
+
         with self.read() as tx:
             return turns.load_journal(tx, turn_key)
 
     def commit(self, turn_key: TurnKey, fence: Fence, steps: Sequence[JournalStep]) -> TurnJournal:
         """Commit steps of a turn under its fence; see `JournalPort.commit`."""
+        from loopx.store import turns
+        from loopx.store.journal import StepWriter
+
         now = self.now_ms()
         with self.write() as tx:
             turn = turns.load_journal(tx, turn_key).turn
