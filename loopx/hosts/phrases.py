@@ -160,6 +160,7 @@ _ROWS: tuple[_Row, ...] = (
         "model_unavailable",
         r"model[_ ](?:\S+ )?(?:not[_ ]found|does not exist|is not (?:supported|available|found))",
         r"model .{1,80}does not exist",
+        r"models?/\S+ is not found",
         r"no such model",
         r"unknown model",
         r"providermodelnotfound",

@@ -59,11 +59,11 @@ def ask_a_person(rig: Rig, outbox: str, step: Step | None = None) -> Outcome:
     return outcome
 
 
-def rate_limited(rig: Rig, refusal: Fail, *, reset_known: bool) -> Outcome:
+def rate_limited(rig: Rig, refusal: Fail, *, reset_known: bool, **more: object) -> Outcome:
     """HTTP 429: a wait, never a failed attempt; the reset instant where the CLI lets it through."""
     rig.server.extend([refusal])
     now_ms = time.time_ns() // 1_000_000
-    outcome = rig.run(now_ms=now_ms)
+    outcome = rig.run(now_ms=now_ms, **more)
     assert outcome.end.kind is HostEndKind.RATE_LIMITED, explain(outcome)
     assert not outcome.end.bad_setup
     if reset_known:
@@ -77,20 +77,20 @@ def rate_limited(rig: Rig, refusal: Fail, *, reset_known: bool) -> Outcome:
     return outcome
 
 
-def refused(rig: Rig, refusal: Fail, kind: HostEndKind) -> Outcome:
+def refused(rig: Rig, refusal: Fail, kind: HostEndKind, **more: object) -> Outcome:
     """A provider's refusal that ends the run by itself."""
     rig.server.extend([refusal])
-    outcome = rig.run()
+    outcome = rig.run(**more)
     assert outcome.end.kind is kind, explain(outcome)
     assert outcome.end.auth_lapsed is (kind is HostEndKind.AUTH_FAILED)
     assert outcome.end.handed_over
     return outcome
 
 
-def cut_mid_stream(rig: Rig) -> Outcome:
+def cut_mid_stream(rig: Rig, **more: object) -> Outcome:
     """The connection breaks in the middle of an answer, every time."""
     rig.server.extend([Cut()])
-    outcome = rig.run()
+    outcome = rig.run(**more)
     assert outcome.end.kind is HostEndKind.TRANSPORT_LOST, explain(outcome)
     assert outcome.end.process is ProcessEnd.DIED
     return outcome
