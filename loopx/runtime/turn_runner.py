@@ -236,8 +236,9 @@ class TurnRunner:
 
         Raises ConflictError (`lease_held`) while another process drives it, NeedsPersonError (`journal_blocked`).
         """
+        dead_owner = self._dead_owner()
         with self._store.write() as tx:
-            journal, fence = turns.take_over(tx, key, self.owner, self._store.now_ms(), dead_owner=self._dead_owner())
+            journal, fence = turns.take_over(tx, key, self.owner, self._store.now_ms(), dead_owner=dead_owner)
         self._require_sound(journal)
         self._tell_opened(journal.turn, resumed=True)
         return self._execute(self.work(), journal, fence, None)
