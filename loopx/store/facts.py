@@ -121,7 +121,9 @@ def _gates(tx: Tx, goal_id: str, now_ms: int) -> tuple[OpenGate, ...]:
 
 
 def _granted(tx: Tx, goal_id: str) -> CapabilityIntent | None:
-    row = tx.one("capabilities.first_with_status", goal_id=goal_id, status="granted")
+    """What LoopX has to run; what it has begun and not yet put on record comes first."""
+    row = tx.one("capabilities.first_with_status", goal_id=goal_id, status="running")
+    row = row or tx.one("capabilities.first_with_status", goal_id=goal_id, status="granted")
     if row is None:
         return None
     return CapabilityIntent(

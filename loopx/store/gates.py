@@ -6,7 +6,7 @@ from loopx.control_plane.errors import ConflictError, NotFoundError
 from loopx.control_plane.ids import GateId, GoalId, TodoId, TurnKey
 from loopx.control_plane.turn_driver.journal import GateDraft
 from loopx.control_plane.work_items.gate import Gate, GateKind, GateStatus, Grant
-from loopx.store import events, outbox
+from loopx.store import capabilities, events, outbox
 from loopx.store.codec import dump, load
 from loopx.store.connection import Row, Tx
 
@@ -94,6 +94,7 @@ def answer(tx: Tx, gate: Gate, text: str, by: str, now_ms: int) -> None:
             "already_answered", f"gate {gate.gate_id} is {current.status}: {current.answer}", hint="loopx gate list"
         )
     _let_go(tx, gate, now_ms)
+    _decide_capability(tx, gate, text, by, now_ms)
     events.append(
         tx, gate.goal_id, "gate_answered", now_ms, {"gate_id": gate.gate_id, "answer": text, "by": by}, gate.turn_key
     )
@@ -106,8 +107,26 @@ def expire_due(tx: Tx, goal_id: str, now_ms: int) -> int:
         gate = from_row(row)
         tx.run("gates.expire", gate_id=gate.gate_id, now_ms=now_ms)
         _let_go(tx, gate, now_ms)
+        _decide_capability(tx, gate, None, "expiry", now_ms)
         events.append(tx, gate.goal_id, "gate_expired", now_ms, {"gate_id": gate.gate_id}, gate.turn_key)
     return len(rows)
+
+
+def _decide_capability(tx: Tx, gate: Gate, text: str | None, by: str, now_ms: int) -> None:
+    """An answer about a capability decides in the answer's own transaction; `always` is a standing grant too."""
+    if gate.kind is not GateKind.CAPABILITY:
+        return
+    intent = capabilities.answered(tx, gate.gate_id, text, by, now_ms)
+    if intent is not None and (text or "").strip().lower() == capabilities.ALWAYS:
+        grant = Grant(
+            grant_id=f"gr-{gate.gate_id}",
+            goal_id=gate.goal_id,
+            scope=f"capability:{intent.capability}",
+            answer="yes",
+            granted_by=by,
+            created_at_ms=now_ms,
+        )
+        add_grant(tx, grant)
 
 
 def _let_go(tx: Tx, gate: Gate, now_ms: int) -> None:

@@ -25,6 +25,7 @@ CREATE TABLE goals (
   turn_count {int} NOT NULL,
   event_seq {int} NOT NULL,
   event_head {text} NOT NULL,
+  scheduled_seq {int} NOT NULL,
   contract_state {text} NOT NULL CHECK (contract_state IN ('green', 'red', 'unknown')),
   contract_tree {text},
   base_tree {text},
@@ -47,6 +48,7 @@ CREATE TABLE goals (
   updated_at_ms {int} NOT NULL
 ){strict};
 CREATE INDEX goals_due ON goals (due_at_ms) WHERE state = 'active' AND due_at_ms IS NOT NULL;
+CREATE INDEX goals_moved ON goals (event_seq) WHERE state = 'active' AND scheduled_seq < event_seq;
 CREATE INDEX goals_by_state ON goals (state, updated_at_ms);
 CREATE INDEX goals_by_tree ON goals (tree_key) WHERE state = 'active';
 
@@ -208,6 +210,7 @@ CREATE TABLE ledger (
   reason {text} NOT NULL,
   PRIMARY KEY (goal_id, run_index)
 ){strict};
+CREATE INDEX ledger_by_turn ON ledger (turn_key, run_index) WHERE turn_key IS NOT NULL;
 CREATE INDEX ledger_window ON ledger (goal_id, at_ms, cumulative) WHERE kind = 'spend';
 CREATE INDEX ledger_cumulative ON ledger (goal_id, cumulative, at_ms) WHERE kind = 'spend';
 CREATE UNIQUE INDEX ledger_voids ON ledger (goal_id, voids) WHERE kind = 'void';
@@ -342,6 +345,7 @@ CREATE TABLE capability_intents (
   turn_key {text},
   capability {text} NOT NULL,
   command {json} NOT NULL,
+  definition {json} NOT NULL,
   reason {text} NOT NULL,
   status {text} NOT NULL CHECK (status IN ('requested', 'granted', 'refused', 'running', 'done', 'failed')),
   effect_ref {text} NOT NULL UNIQUE,
@@ -351,6 +355,8 @@ CREATE TABLE capability_intents (
   updated_at_ms {int} NOT NULL
 ){strict};
 CREATE INDEX capability_open ON capability_intents (goal_id, status, intent_id);
+CREATE INDEX capability_page ON capability_intents (goal_id, intent_id);
+CREATE INDEX capability_by_gate ON capability_intents (gate_id) WHERE gate_id IS NOT NULL;
 
 CREATE TABLE outbox (
   outbox_id {text} NOT NULL PRIMARY KEY,
@@ -366,3 +372,4 @@ CREATE TABLE outbox (
   sent_at_ms {int}
 ){strict};
 CREATE INDEX outbox_pending ON outbox (next_at_ms, outbox_id) WHERE status = 'pending';
+CREATE INDEX outbox_by_goal ON outbox (goal_id, kind, sent_at_ms);

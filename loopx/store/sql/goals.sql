@@ -2,11 +2,11 @@
 -- A new goal, with its counters at zero.
 INSERT INTO goals (goal_id, state, revision, root, tree_key, objective, engine, compute, window_ms, slot_ms,
   allowed_slots, outcome_floor, breaker_threshold, budget_count, run_index, turn_count, event_seq, event_head,
-  contract_state, floor_streak, idle_streak, failure_streak, host_failure_streak, replan_tried, health, health_detail,
+  scheduled_seq, contract_state, floor_streak, idle_streak, failure_streak, host_failure_streak, replan_tried, health, health_detail,
   due_at_ms, created_at_ms, updated_at_ms)
 VALUES (:goal_id, 'active', 1, :root, :tree_key, :objective, :engine, :compute, :window_ms, :slot_ms,
   :allowed_slots, :outcome_floor, :breaker_threshold, :budget_count, 0, 0, 0, '',
-  'unknown', 0, 0, 0, 0, 0, 'ok', '', :due_at_ms, :now_ms, :now_ms);
+  0, 'unknown', 0, 0, 0, 0, 0, 'ok', '', :due_at_ms, :now_ms, :now_ms);
 
 -- name: insert_revision
 INSERT INTO goal_revisions (goal_id, revision, definition, at_ms) VALUES (:goal_id, :revision, :definition, :now_ms);
@@ -51,6 +51,22 @@ WHERE goal_id = :goal_id AND state = :expected;
 
 -- name: set_due
 UPDATE goals SET due_at_ms = :due_at_ms WHERE goal_id = :goal_id;
+
+-- name: schedule
+-- The computed wake, and how far into the goal's history it has looked: any later event asks for another look.
+UPDATE goals SET due_at_ms = :due_at_ms, scheduled_seq = event_seq WHERE goal_id = :goal_id AND state = 'active';
+
+-- name: to_look_at
+-- Active goals whose wake has come.
+SELECT goal_id, tree_key, due_at_ms FROM goals WHERE state = 'active' AND due_at_ms <= :now_ms
+ORDER BY due_at_ms LIMIT :limit;
+
+-- name: moved
+-- Active goals that changed since their wake was computed.
+SELECT goal_id, tree_key, due_at_ms FROM goals WHERE state = 'active' AND scheduled_seq < event_seq LIMIT :limit;
+
+-- name: last_start
+SELECT MAX(started_at_ms) AS started_at_ms FROM turns WHERE goal_id = :goal_id AND number > :after;
 
 -- name: due
 -- Active goals whose wake has come, the longest waiting first.
