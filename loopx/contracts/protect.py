@@ -7,6 +7,7 @@ Pure: derived from the checks' commands, the listing of the start's tree and (wh
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Sequence
@@ -60,11 +61,27 @@ class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
 
     def role_of(self, path: str) -> Role | None:
         """Why this path is protected, by the first rule that matches; None for a path that is free, or shared."""
-        return next((rule.role for rule in self.rules if globs.matches(rule.pattern, path)), None)
+        places = {path, *_folders(path)}
+        for role, literals, patterns in _grouped(self.rules):
+            if not places.isdisjoint(literals) or globs.matches_any(patterns, path):
+                return role
+        return None
 
     def is_shared(self, path: str) -> bool:
         """Whether only some sections of this file are protected."""
         return path.rpartition("/")[2] in SHARED_FILES and bool(self.shared_tools)
+
+
+@functools.lru_cache(maxsize=64)
+def _grouped(rules: tuple[Rule, ...]) -> tuple[tuple[Role, frozenset[str], tuple[str, ...]], ...]:
+    """The rules by role, in order: plain paths to look up, and patterns to match."""
+    roles = dict.fromkeys(rule.role for rule in rules)
+    grouped = []
+    for role in roles:
+        patterns = [rule.pattern for rule in rules if rule.role is role]
+        literals = frozenset(pattern.strip("/") for pattern in patterns if globs.is_literal(pattern))
+        grouped.append((role, literals, tuple(pattern for pattern in patterns if not globs.is_literal(pattern))))
+    return tuple(grouped)
 
 
 def derive_protected(
@@ -221,10 +238,7 @@ class _Derivation:
 
     def _protect_test_folders(self, place: str) -> None:
         """Helpers and data of tests lie in folders that are named for tests."""
-        for folder in sorted(self.folders):
-            inside = place == "." or folder == place or folder.startswith(f"{place}/")
-            if inside and tool_files.TEST_FOLDER.search(folder):
-                self.add(Role.TEST, globs.literal(folder))
+        self.add(Role.TEST, *(_below(place, name) for name in tool_files.TEST_FOLDERS))
 
     def _protect_helpers(self, path: str, names: tuple[str, ...]) -> None:
         """Beside one named test file: what lies in its test folder at the start and is no other test."""

@@ -6,10 +6,12 @@ import re
 
 from loopx.contracts.commands import Tool
 
-TEST_FOLDER = re.compile(
-    r"(?:^|/)(?:tests?|testing|specs?|__tests__|__mocks__|e2e|unit_tests?|integration[-_]?tests?|testdata|t)(?:/|$)",
-    re.IGNORECASE,
+TEST_FOLDERS = (
+    *("tests", "test", "spec", "specs", "__tests__", "__mocks__", "testdata", "e2e", "unit_tests", "unittests"),
+    *("integration_tests", "integration-tests", "functional_tests", "Tests"),
 )
+"""Folders which hold nothing but tests, their helpers and their data."""
+TEST_FOLDER = re.compile(rf"(?:^|/)(?:{'|'.join(map(re.escape, TEST_FOLDERS))})(?:/|$)")
 TESTISH = re.compile(
     r"(?:^|[/_.-])(?:tests?|testing|testdata|specs?|checks?|checker|verify|verification|validate|smoke|golden|"
     r"expect(?:ed)?|fixtures?|snapshots?|acceptance|e2e|ci|lint|grade|grader|judge|eval|asserts?|regression|"

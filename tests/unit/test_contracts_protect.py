@@ -104,6 +104,14 @@ def test_modules_that_were_there_at_the_start_are_the_projects_own() -> None:
     assert found.role_of("socket.py") is Role.HOOK
 
 
+def test_a_large_tree_needs_few_rules() -> None:
+    """What is looked up for every changed path may not grow with the tree."""
+    paths = [f"p{n % 200}/tests/test_{n}.py" for n in range(20_000)]
+    found = derive_protected([Check(name="c", command="pytest")], paths)
+    assert len(found.rules) < 200
+    assert all(found.role_of(path) is Role.TEST for path in paths)
+
+
 def test_scripts_that_look_like_the_work_are_disclosed() -> None:
     found = _derive("python main.py | grep ok")
     assert found.unprotected_scripts == ("main.py",)

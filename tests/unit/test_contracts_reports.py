@@ -203,6 +203,10 @@ def test_javascript_summaries() -> None:
     parts, _ = _scan(JavaScriptScanner("jest"), jest, 1)
     assert parts is not None
     assert (parts.total, parts.failed, parts.skipped, parts.failing) == (5, 1, 1, ("sum › adds",))
+    flat = "  ● bad\n  ● bad\n  ● Test suite failed to run\nTests:       1 failed, 1 total\n"
+    parts, _ = _scan(JavaScriptScanner("jest"), flat, 1)
+    assert parts is not None
+    assert parts.failing == ("bad",)
     vitest = " FAIL  a.test.ts > sum > adds\n\x1b[2m      Tests \x1b[22m 1 failed | 2 passed (3)\n"
     parts, _ = _scan(JavaScriptScanner("vitest"), vitest, 1)
     assert parts is not None
@@ -270,6 +274,8 @@ def test_go_stream() -> None:
         ("/a/b.py:12: AssertionError", "AssertionError"),
         ("FAILED t.py::a - ValueError: x", "ValueError"),
         ("Uncaught TypeError: x", "TypeError"),
+        ("Error: expect(received).toBe(expected)", "Error"),
+        ("Warning: old", None),
         ("error[E0308]: mismatched", "E0308"),
         ("src/a.ts(1,2): error TS2345: x", "TS2345"),
         ("panic: runtime error", "panic"),
