@@ -52,3 +52,9 @@ SELECT COALESCE((SELECT cumulative FROM ledger WHERE goal_id = :goal_id AND kind
 
 -- name: void_of
 SELECT * FROM ledger WHERE goal_id = :goal_id AND kind = 'void' AND voids = :run_index;
+
+-- name: live_of_turn
+-- The spend that stands for a turn: the newest that no void takes off.
+SELECT s.* FROM ledger s WHERE s.turn_key = :turn_key AND s.kind = 'spend'
+  AND NOT EXISTS (SELECT 1 FROM ledger v WHERE v.goal_id = s.goal_id AND v.kind = 'void' AND v.voids = s.run_index)
+ORDER BY s.run_index DESC LIMIT 1;
