@@ -24,7 +24,8 @@ else:
     import _signal as signal
 
 _PIPE_BYTES = 1 << 20
-"""As much as an unprivileged process may ask for; a prompt that fits is delivered before the host starts."""
+"""As much as an unprivileged process may ask for. A prompt that fits is delivered before the host starts; output that
+fits outlives a host that exits without waiting for its reader, and a keeper that dies."""
 
 
 class Order:
@@ -82,6 +83,7 @@ class Prompt:
     def __init__(self, text: bytearray) -> None:
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.write_end, False)
+        self._text = text
         self._rest = memoryview(text)
         if len(text) > 65536:
             _widen(self.write_end)
@@ -101,6 +103,8 @@ class Prompt:
             return
         os.close(self.write_end)
         self.write_end = -1
+        self._rest.release()
+        self._text.clear()
 
     def unread(self) -> int | None:
         """Bytes of the prompt that the host has not read, or None where the kernel does not tell."""
@@ -110,11 +114,11 @@ class Prompt:
             waiting = fcntl.ioctl(self.read_end, termios.FIONREAD, b"\0\0\0\0")
         except OSError:
             return None
-        return int.from_bytes(waiting, "little") + len(self._rest)
+        return int.from_bytes(waiting, "little") + (0 if self.delivered else len(self._rest))
 
 
 def _widen(pipe: int) -> bool:
-    """A pipe that stays small only means that the rest of the prompt follows after the start."""
+    """Asks for a bigger pipe; one that stays small is no fault."""
     try:
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     except (AttributeError, OSError):
@@ -135,8 +139,10 @@ def open_output(folder: str, stream: str) -> tuple[int, int]:
     except OSError:
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
+        _widen(reading)
         return reading, writing
     reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    _widen(reading)
     return reading, os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
 

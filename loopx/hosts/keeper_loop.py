@@ -28,8 +28,8 @@ _READS_A_ROUND = 16
 _DRAIN_S = 1.0
 _UNTOLD_S = 0.2
 """How often to look for the end of a host that is not our child, where the kernel has no process handles."""
-_REST_S = 0.005
-"""Small outputs are collected this long, so that a chatty host does not cost a wake-up a line."""
+_REST_MS = 20
+"""Small outputs are collected this long, so that a chatty host does not cost a wake-up a line; its end is not."""
 _CHECK_BYTES = 32 << 20
 """Free space is also looked at after this much output."""
 _LOCK_FD = 3
@@ -83,6 +83,8 @@ class Keeper:
         self._checked_bytes = 0
         self._tick_at = 0.0
         self._poll = select.poll()
+        self._rest = select.poll()
+        """What even a rest after output hears: signals and the host's end."""
         self._by_handle: dict[int, _Output] = {}
         self._wake_end = self._catch_signals()
         self._host_handle: int | None = None
@@ -123,7 +125,8 @@ class Keeper:
         self._host_handle = procs.open_handle(pid)
         self._gone = self.unobserved = not procs.same(pid, start_ticks)
         if self._host_handle is not None and not self._gone:
-            self._poll.register(self._host_handle, select.POLLIN)
+            for poll in (self._poll, self._rest):
+                poll.register(self._host_handle, select.POLLIN)
         for output in (self.stdout, self.stderr):
             output.spool.resume()
             handle = keeper_launch.reopen_output(self.order.spool, output.name, None if self._gone else pid)
@@ -201,7 +204,8 @@ class Keeper:
 
     def keep(self) -> None:
         """Runs until the host and all that it left behind are gone, or are known to survive."""
-        self._poll.register(self._wake_end, select.POLLIN)
+        for poll in (self._poll, self._rest):
+            poll.register(self._wake_end, select.POLLIN)
         if self.start_error == "prompt_interrupted":
             self._ending.begin(time.monotonic())
         while self._ending.phase != keeper_end.DONE:
@@ -216,7 +220,7 @@ class Keeper:
             self._check(now)
             self._step(time.monotonic())
             if 0 < got < _CHUNK and self._ending.phase == keeper_end.RUN:
-                time.sleep(_REST_S)
+                self._rest.poll(_REST_MS)
 
     def _wake_at(self, now: float) -> float:
         told = self.is_child or self._host_handle is not None
@@ -292,7 +296,8 @@ class Keeper:
         elif not self._gone and not procs.same(*self._ending.host):
             self._gone = True
             if self._host_handle is not None:
-                self._poll.unregister(self._host_handle)
+                for poll in (self._poll, self._rest):
+                    poll.unregister(self._host_handle)
                 os.close(self._host_handle)
                 self._host_handle = None
 

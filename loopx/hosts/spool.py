@@ -16,6 +16,7 @@ from loopx.control_plane import errors
 from loopx.hosts import keeper_records as records
 
 _CHUNK = 1 << 18
+_LIST_EVERY = 16
 _MARK_ROOM = 64
 """The keeper's mark on a cut line comes after the cap."""
 
@@ -30,7 +31,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     stderr_bytes: int = 24 << 20
     flood_bytes: int = 1 << 30
     """A host that prints more than this in all is ended."""
-    disk_floor_bytes: int = 512 << 20
+    disk_floor_bytes: int = 256 << 20
     """A host is ended when less than this is free where it works or where it is spooled."""
     check_s: float = 5.0
     """How often the keeper looks at the disk."""
@@ -62,6 +63,7 @@ class Reader:
         self._over = 0
         """Bytes of the open line beyond the cap; the keeper cuts lines, so only a foreign file has any."""
         self._lost = 0
+        self._asked = 0
 
     def read(self, *, final: bool = False) -> Iterator[Line]:
         """The whole lines that were spooled since the last call; with `final` also an unfinished last one."""
@@ -69,7 +71,7 @@ class Reader:
             if self._handle is None and not self._enter():
                 break
             yield from self._lines()
-            if not self._leave():
+            if not self._leave(thoroughly=final):
                 break
         if final and (self._part or self._over):
             yield self._take(0)
@@ -109,15 +111,23 @@ class Reader:
         self._over = 0
         self._offset = start
 
-    def _leave(self) -> bool:
+    def _leave(self, *, thoroughly: bool) -> bool:
         """Closes the file if a later one exists: then this one was finished before, and has been read to its end."""
-        if not any(start > self._start for start, _ in records.segments(self._folder, self._stream)):
+        if not self._has_later(thoroughly=thoroughly):
             return False
         assert self._handle is not None
         if os.fstat(self._handle).st_size > os.lseek(self._handle, 0, os.SEEK_CUR):
             return True
         self.close()
         return True
+
+    def _has_later(self, *, thoroughly: bool) -> bool:
+        """Asks for the next file by its name; only sometimes for any later one, since that lists the folder."""
+        self._asked += 1
+        if not thoroughly and self._asked % _LIST_EVERY:
+            name = records.segment_name(self._stream, self._offset + len(self._part) + self._over)
+            return self._offset > self._start and os.path.exists(os.path.join(self._folder, name))
+        return any(start > self._start for start, _ in records.segments(self._folder, self._stream))
 
     def _lines(self) -> Iterator[Line]:
         while self._handle is not None and (chunk := os.read(self._handle, _CHUNK)):

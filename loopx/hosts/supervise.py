@@ -26,7 +26,7 @@ from loopx.control_plane import errors
 from loopx.hosts import identity, keeper_launch, procs, protocol, runfiles, spawn, spool
 from loopx.hosts import keeper_records as records
 
-_FIRST_WAIT_S = 0.01
+_FIRST_WAIT_S = 0.03
 _PROBE_S = 0.5
 """How often the lock is tried while it is not known who the keeper is."""
 _PATIENCE_S = 10.0
@@ -92,7 +92,8 @@ def start(
     _validate(plan, spool_dir)
     try:
         _make_folder(spool_dir)
-        _check_space(spool_dir, limits)
+        for folder in (spool_dir, plan.cwd):
+            _check_space(folder, limits)
         lock = _lock_new(spool_dir)
         try:
             intent = _write_intent(plan, run_id, turn_key, spool_dir, limits)
@@ -130,13 +131,16 @@ def _make_folder(spool_dir: str) -> None:
         records.fsync_dir(os.path.dirname(os.path.normpath(spool_dir)))
 
 
-def _check_space(spool_dir: str, limits: spool.Limits) -> None:
-    stats = os.statvfs(spool_dir)
+def _check_space(folder: str, limits: spool.Limits) -> None:
+    try:
+        stats = os.statvfs(folder)
+    except FileNotFoundError:
+        return  # The host's start will say so.
     free = stats.f_bavail * stats.f_frsize
     if free < limits.disk_floor_bytes:
         raise errors.NotNowError(
             "disk_floor",
-            f"only {free >> 20} MiB are free where {spool_dir} is",
+            f"only {free >> 20} MiB are free where {folder} is",
             hint="Make room; launches go on by themselves then.",
             data={"free_bytes": free, "floor_bytes": limits.disk_floor_bytes},
         )
@@ -210,9 +214,9 @@ def follow(
     """Hands on every line of the host's stdout from the first one, and returns the exit record once it is written.
 
     Lines come without their end, cut at the spool's cap. `poll_s` bounds the delay of a line after silence. When
-    `should_cancel` says so the host is ended: TERM to its group, the plan's grace, KILL, then what is left of the run.
-    A keeper that died is replaced on the way. Any number of processes may follow one run. An exception of a callback
-    passes through, and the host goes on. Raises EngineError `keeper_stuck`, `keeper_failed`.
+    `should_cancel`, asked at every poll, says so the host is ended: TERM to its group, the plan's grace, KILL, then
+    what is left of the run. A keeper that died is replaced on the way. Any number of processes may follow one run. An
+    exception of a callback passes through, and the host goes on. Raises EngineError `keeper_stuck`, `keeper_failed`.
     """
     follower = _Follower(kept, on_line, should_cancel, poll_s)
     try:
@@ -223,6 +227,8 @@ def follow(
 
 def request_stop(kept: Kept) -> None:
     """Asks the keeper to end the host, and returns at once; the exit record will say `cancelled`."""
+    if runfiles.exists(kept.spool_dir, records.EXIT):
+        return
     os.makedirs(kept.spool_dir, mode=0o700, exist_ok=True)
     records.touch(kept.spool_dir, records.CANCEL)
     found = runfiles.host(kept.spool_dir)
@@ -247,6 +253,8 @@ class _Follower:
         self._reader = spool.Reader(kept.spool_dir)
         self._keeper: protocol.ProcessIdentity | None = None
         self._handle: int | None = None
+        self._ended = False
+        """The keeper's handle said that it is gone."""
         self._pipes: list[int] = []
         """Held, not read: so the pipes keep what is in them if the host ends while its keeper is dead."""
         self._poll = select.poll()
@@ -262,7 +270,7 @@ class _Follower:
             self._heed_cancel()
             self._look_after()
             self._wait_s = _FIRST_WAIT_S if got else min(self._wait_s * 1.5, self._poll_s)
-            self._poll.poll(self._wait_s * 1000)
+            self._ended = bool(self._poll.poll(self._wait_s * 1000))
 
     def close(self) -> None:
         self._reader.close()
@@ -295,6 +303,8 @@ class _Follower:
 
     def _look_after(self) -> None:
         """Is there a keeper? If nobody holds the lock there is none, and we see to it that there is one."""
+        if self._handle is not None and not self._ended:
+            return
         if self._keeper is not None and identity.alive(self._keeper):
             return
         if self._keeper is not None:

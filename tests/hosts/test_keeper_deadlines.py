@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,3 +132,35 @@ def test_a_standstill_of_our_own_is_noticed_and_is_no_sleep() -> None:
     sleep.expect(15.0)
     assert sleep.woke(15.1 + keeper_watch.STALL_S, 505.1 + keeper_watch.STALL_S)
     assert sleep.slept_s == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 4 MiB of its own; only an administrator can have one."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("a small disk needs mount rights")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_spool_that_fills_its_disk_still_ends_with_a_record(small_disk: Path) -> None:
+    with kit.run_in(small_disk) as run:
+        record = run.complete(
+            kit.shell("exec yes $(printf %01000d 0)", deadlines=short(idle_s=120.0)), spool.Limits(disk_floor_bytes=0)
+        )
+        assert record.stop is protocol.StopCause.DISK_FLOOR
+        assert record.dropped_bytes > 0
+        assert run.adopt().record == record
+
+
+def test_a_host_that_fills_its_own_disk_is_ended_above_the_floor(run: kit.Run, small_disk: Path) -> None:
+    filling = "while :; do head -c 100000 /dev/zero >> big || sleep 600; sleep 0.01; done"
+    record = run.complete(
+        kit.shell(filling, cwd=str(small_disk), deadlines=short()), spool.Limits(disk_floor_bytes=2 << 20, check_s=0.05)
+    )
+    assert record.stop is protocol.StopCause.DISK_FLOOR
