@@ -35,6 +35,8 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     status: str
     effect_ref: str
+    attempt: int
+    """The first attempt that may still have to run."""
     gate_id: str | None
     receipt: msgspec.Raw | None
     created_at_ms: int
@@ -53,6 +55,7 @@ def from_row(row: Row) -> Intent:
         reason=row["reason"],
         status=row["status"],
         effect_ref=row["effect_ref"],
+        attempt=row["attempt"],
         gate_id=row["gate_id"],
         receipt=msgspec.Raw(row["receipt"].encode()) if row["receipt"] else None,
         created_at_ms=row["created_at_ms"],
@@ -121,9 +124,10 @@ def move(tx: Tx, intent: Intent, status: str, now_ms: int, *, receipt: object | 
     return moved == 1
 
 
-def ask(tx: Tx, intent: Intent, gate_id: str, now_ms: int) -> None:
-    """Bind an intent to the question that decides about it."""
-    tx.run("capabilities.set_gate", intent_id=intent.intent_id, gate_id=gate_id, now_ms=now_ms)
+def ask(tx: Tx, intent: Intent, gate_id: str, now_ms: int, *, attempt: int | None = None) -> None:
+    """Bind an intent to the question that decides about it; `attempt` is where it would go on."""
+    attempt = intent.attempt if attempt is None else attempt
+    tx.run("capabilities.set_gate", intent_id=intent.intent_id, gate_id=gate_id, attempt=attempt, now_ms=now_ms)
 
 
 def answered(tx: Tx, gate_id: str, text: str | None, by: str, now_ms: int) -> Intent | None:

@@ -349,6 +349,7 @@ CREATE TABLE capability_intents (
   reason {text} NOT NULL,
   status {text} NOT NULL CHECK (status IN ('requested', 'granted', 'refused', 'running', 'done', 'failed')),
   effect_ref {text} NOT NULL UNIQUE,
+  attempt {int} NOT NULL,
   gate_id {text},
   receipt {json},
   created_at_ms {int} NOT NULL,

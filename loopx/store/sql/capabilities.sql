@@ -1,8 +1,8 @@
 -- name: insert
 INSERT INTO capability_intents (intent_id, goal_id, agent_id, turn_key, capability, command, definition, reason,
-  status, effect_ref, gate_id, created_at_ms, updated_at_ms)
+  status, effect_ref, attempt, gate_id, created_at_ms, updated_at_ms)
 VALUES (:intent_id, :goal_id, :agent_id, :turn_key, :capability, :command, :definition, :reason, :status,
-  :effect_ref, :gate_id, :now_ms, :now_ms)
+  :effect_ref, 1, :gate_id, :now_ms, :now_ms)
 ON CONFLICT (effect_ref) DO NOTHING;
 
 -- name: get
@@ -33,4 +33,4 @@ SELECT * FROM capability_intents WHERE effect_ref = :effect_ref;
 SELECT * FROM capability_intents WHERE gate_id = :gate_id LIMIT 1;
 
 -- name: set_gate
-UPDATE capability_intents SET gate_id = :gate_id, updated_at_ms = :now_ms WHERE intent_id = :intent_id;
+UPDATE capability_intents SET gate_id = :gate_id, attempt = :attempt, updated_at_ms = :now_ms WHERE intent_id = :intent_id;

@@ -40,6 +40,9 @@ SELECT turn_key FROM turns WHERE goal_id = :goal_id AND number < :before ORDER B
 -- name: by_token
 SELECT turn_key, goal_id, agent_id FROM turns WHERE token_hash = :token_hash AND state = 'open';
 
+-- name: is_open
+SELECT 1 FROM turns WHERE turn_key = :turn_key AND state = 'open';
+
 -- name: move
 -- The prefix of a turn, compared and set under its fence. No row changes when the lease is lost or the prefix moved.
 UPDATE turns SET completed = :completed, epoch = :epoch
