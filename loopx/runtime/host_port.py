@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from loopx.control_plane.effect_program import effect_ref
-from loopx.control_plane.errors import EngineError, LoopXError, NeedsPersonError
+from loopx.control_plane.errors import EngineError, LoopXError, NeedsPersonError, NotNowError
 from loopx.control_plane.goal import GoalDefinition
 from loopx.control_plane.turn_driver.journal import HostReport, RunUsage, TurnJournal
 from loopx.control_plane.turn_driver.transaction import TurnStep
@@ -292,7 +292,8 @@ def _not_started(run_id: str, engine: str, error: LoopXError) -> HostReport:
     end = HostEnd(
         kind=HostEndKind.NOT_STARTED,
         process=ProcessEnd.DIED,
-        retry=RetryPolicy.NONE,
+        # A full disk is nobody's failure: the launch is tried again when there may be room.
+        retry=RetryPolicy.BACKOFF if isinstance(error, NotNowError) else RetryPolicy.NONE,
         handed_over=False,
         detail=error.message[:500],
         bad_setup=error.exit_code == 2,

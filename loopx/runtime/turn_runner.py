@@ -49,11 +49,11 @@ from loopx.runtime.goal_work import GoalWork, open_goal
 from loopx.runtime.leasing import LeaseKeeper
 from loopx.runtime.progress import Observer, TurnOpened
 from loopx.runtime.project import Project
+from loopx.runtime.reading import read_facts
 from loopx.runtime.turn_ports import TurnWiring, goal_todo, token_hash
 from loopx.store import events, goals, leases, schedules, turns
 from loopx.store.codec import dump
 from loopx.store.connection import Tx
-from loopx.store.facts import read as read_facts
 from loopx.store.store import Store
 from loopx.workspace import difference
 
@@ -114,8 +114,7 @@ class TurnRunner:
     def plan(self, budget: TurnBudget | None) -> TurnPlan:
         """Decide from one snapshot what happens next; writes nothing."""
         with self._store.read() as tx:
-            now = self._store.now_ms()
-            facts = read_facts(tx, self._goal_id, self._agent_id, now)
+            facts = read_facts(self._store, tx, self._goal_id, self._agent_id)
             decision = decisions.decide(facts)
             definition = goals.definition_of(tx, self._goal_id, facts.revision)
             schedule = schedules.get(tx, self._goal_id)

@@ -80,8 +80,31 @@ def _ref(row: Row | None) -> TodoRef | None:
 
 
 def _ready(tx: Tx, goal_id: str, agent_id: str, now_ms: int) -> TodoRef | None:
+    """The todo that a turn starting now would take.
+
+    A deferral whose instant has come and a gate whose time is over hold nothing back any more, although only the next
+    start writes that down: asking changes nothing, so it must see what starting would.
+    """
     mine = tx.one("todos.reclaimable", goal_id=goal_id, agent_id=agent_id, now_ms=now_ms)
-    return _ref(mine) or _ref(tx.one("todos.ready", goal_id=goal_id, agent_id=agent_id))
+    if mine is not None:
+        return _ref(mine)
+    found = [
+        tx.one("todos.ready", goal_id=goal_id, agent_id=agent_id),
+        tx.one("todos.woken", goal_id=goal_id, agent_id=agent_id, now_ms=now_ms),
+        _past_its_gates(tx, goal_id, now_ms),
+    ]
+    rows = [row for row in found if row is not None]
+    return _ref(min(rows, key=lambda row: (-row["priority"], row["todo_id"]), default=None))
+
+
+def _past_its_gates(tx: Tx, goal_id: str, now_ms: int) -> Row | None:
+    """The most urgent open todo of which every gate has expired."""
+    expired: dict[str, int] = {}
+    for gate in tx.all("gates.expired", goal_id=goal_id, now_ms=now_ms):
+        for todo_id in load(gate["todos"], tuple[str, ...]):
+            expired[todo_id] = expired.get(todo_id, 0) + 1
+    rows = [tx.one("todos.gated_only", todo_id=todo_id, gates=count) for todo_id, count in expired.items()]
+    return min((row for row in rows if row), key=lambda row: (-row["priority"], row["todo_id"]), default=None)
 
 
 def _blocked_wake(tx: Tx, goal_id: str) -> int | None:

@@ -203,7 +203,10 @@ def reorder(tx: Tx, goal_id: str, order: Sequence[TodoId], now_ms: int) -> None:
 
 def wake_due(tx: Tx, goal_id: str, now_ms: int) -> int:
     """Open the deferred todos whose instant has come; how many."""
-    return tx.run("todos.wake_by_instant", goal_id=goal_id, now_ms=now_ms)
+    woken = tx.run("todos.wake_by_instant", goal_id=goal_id, now_ms=now_ms)
+    if woken:
+        events.append(tx, goal_id, "todos_woken", now_ms, {"count": woken})
+    return woken
 
 
 def wake_instant(wake: Wake | None) -> int | None:

@@ -21,7 +21,7 @@ from loopx.control_plane.turn_driver.journal import (
 from loopx.control_plane.turn_driver.transaction import LoopXTurnPhase, LoopXTurnResultKind, TurnStep
 from loopx.control_plane.work_items.lease import CLAIM_LEASE_MS, TURN_LEASE_MS
 from loopx.control_plane.work_items.todo import Todo
-from loopx.store import events, goals, leases, ledger, meters, todos
+from loopx.store import events, gates, goals, leases, ledger, meters, todos
 from loopx.store.codec import load
 from loopx.store.connection import Row, Tx
 
@@ -92,6 +92,9 @@ def start(tx: Tx, request: StartTurn, now_ms: int) -> tuple[TurnJournal, Fence]:
             f"goal {request.goal_id} changed (revision {row['revision']}, {row['state']})",
             hint="run the command again",
         )
+    # What time alone ended (deferrals, gates with an expiry) is written down by whoever goes on because of it.
+    todos.wake_due(tx, request.goal_id, now_ms)
+    gates.expire_due(tx, request.goal_id, now_ms)
     todo_id = _claim(tx, request, now_ms)
     _reserve_slot(tx, row, now_ms)
     tx.run(

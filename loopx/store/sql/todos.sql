@@ -26,12 +26,27 @@ ORDER BY priority DESC, todo_id LIMIT :limit;
 
 -- name: ready
 -- The todo that goes next: open, no unfinished dependency, no gate of its own. Claimed todos are not open.
-SELECT todo_id, title FROM todos
+SELECT todo_id, title, priority FROM todos
 WHERE goal_id = :goal_id AND status = 'open' AND open_deps = 0 AND open_gates = 0
   AND task_class IN ('advancement', 'review')
   AND (task_class <> 'review' OR reviews IS NULL
     OR NOT EXISTS (SELECT 1 FROM todos d WHERE d.todo_id = todos.reviews AND d.done_by = :agent_id))
 ORDER BY priority DESC, todo_id LIMIT 1;
+
+-- name: woken
+-- A todo whose deferral is over, although nobody has written that down yet.
+SELECT todo_id, title, priority FROM todos
+WHERE goal_id = :goal_id AND status IN ('blocked', 'deferred') AND wake_kind = 'instant' AND wake_at_ms <= :now_ms
+  AND open_deps = 0 AND open_gates = 0 AND task_class IN ('advancement', 'review')
+  AND (task_class <> 'review' OR reviews IS NULL
+    OR NOT EXISTS (SELECT 1 FROM todos d WHERE d.todo_id = todos.reviews AND d.done_by = :agent_id))
+ORDER BY priority DESC, todo_id LIMIT 1;
+
+-- name: gated_only
+-- An open todo that nothing but so many gates holds back.
+SELECT todo_id, title, priority FROM todos
+WHERE todo_id = :todo_id AND status = 'open' AND open_deps = 0 AND open_gates = :gates
+  AND task_class IN ('advancement', 'review');
 
 -- name: any_ready_gated
 SELECT EXISTS (SELECT 1 FROM todos WHERE goal_id = :goal_id AND status = 'open' AND open_deps = 0 AND open_gates > 0

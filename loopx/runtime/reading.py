@@ -1,0 +1,18 @@
+"""Reading the facts of a decision: what the store knows, and whether there is room on the disk to act on it.
+
+Every surface that decides reads through here, so that no two can disagree. It writes nothing.
+"""
+
+from __future__ import annotations
+
+from loopx.control_plane.ids import AgentId
+from loopx.control_plane.quota.facts import GoalFacts
+from loopx.runtime.space import heed_floor
+from loopx.store import facts
+from loopx.store.connection import Tx
+from loopx.store.store import Store
+
+
+def read_facts(store: Store, tx: Tx, goal_id: str, agent_id: AgentId) -> GoalFacts:
+    """The facts in the snapshot of `tx`. Raises NotFoundError (`goal_unknown`)."""
+    return heed_floor(facts.read(tx, goal_id, agent_id, store.now_ms()), store.path)
