@@ -140,7 +140,8 @@ def execute_turn_driver_settlement(writer: JournalWriter, ports: TurnPorts) -> T
         return writer.journal
     if writer.completed < _SPEND_DONE:
         writer.phase(SlotSpent())
-        if writer.turn.failed_phase is TurnStep.QUOTA_SPEND:
+        # Not the journal's word: while the step is pending, that still names the failure which is being made good.
+        if writer.completed < _SPEND_DONE:
             return writer.journal
     _schedule(writer, ports)
     if terminal_closeout_requirement(writer.turn) and writer.turn.closeout is not Closeout.DONE:
