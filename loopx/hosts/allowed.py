@@ -23,6 +23,7 @@ READ_COMMANDS: tuple[str, ...] = (
     "git status",
     "grep",
     "head",
+    "loopx",
     "ls",
     "pwd",
     "rg",

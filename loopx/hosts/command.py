@@ -74,17 +74,12 @@ class CommandAdapter:
         """The words, with the turn's identity in the environment. A missing program shows as a failed start."""
         prompt_file = launch.spool_file(request, _PROMPT_FILE)
         first = request.pinned_program or self._argv[0]
-        identity = (
-            ("LOOPX_GOAL_ID", request.goal_id),
-            ("LOOPX_TURN_KEY", request.turn_key),
-            ("LOOPX_RESULT_FILE", result_path(request)),
-            ("LOOPX_PROMPT_FILE", prompt_file),
-        )
+        files = (("LOOPX_RESULT_FILE", result_path(request)), ("LOOPX_PROMPT_FILE", prompt_file))
         return launch.build(
             [first, *self._argv[1:], *request.extra_args],
             request,
             base_env,
-            added_env=identity,
+            added_env=files,
             files=[(prompt_file, request.prompt.encode("utf-8", "replace"))],
         )
 

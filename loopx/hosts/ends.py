@@ -116,7 +116,7 @@ def _verdict(record: ExitRecord, summary: StreamSummary, tree_changed: bool, exi
     if summary.is_error:
         return _Verdict(kind=HostEndKind.WORKER_ERROR, code=summary.error_code)
     if not summary.terminal_seen:
-        return _Verdict(kind=HostEndKind.UNKNOWN, code="no_terminal_event")
+        return _cut_short(record)
     if not _ended_by_itself(record):
         return _bad_exit(record)
     return _worked(summary, tree_changed)
@@ -144,6 +144,13 @@ def _ended_by_itself(record: ExitRecord) -> bool:
     if record.stop is StopCause.AFTER_RESULT:
         return True
     return record.exit_code == 0 or (record.exit_code is None and record.signal is None)
+
+
+def _cut_short(record: ExitRecord) -> _Verdict:
+    """The stream stopped before its terminal event: exit 0 proves nothing then."""
+    if record.signal is not None:
+        return _bad_exit(record)
+    return _Verdict(kind=HostEndKind.UNKNOWN, code="no_terminal_event")
 
 
 def _bad_exit(record: ExitRecord) -> _Verdict:

@@ -69,7 +69,8 @@ def build(
         )
     mcp_env = request.mcp.env if request.mcp is not None else ()
     # Some CLIs believe PWD rather than the folder they are started in.
-    env = envs.host_env(base_env, mcp_env, request.env, added_env, (("PWD", request.workdir),))
+    identity = (("LOOPX_GOAL_ID", request.goal_id), ("LOOPX_TURN_KEY", request.turn_key), ("PWD", request.workdir))
+    env = envs.host_env(base_env, mcp_env, request.env, added_env, identity)
     check_length(argv, env)
     return LaunchPlan(
         argv=tuple(argv),

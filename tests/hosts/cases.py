@@ -8,13 +8,14 @@ import json
 import os
 import signal
 import time
+from typing import Any
 
 from loopx.hosts import result_file, supervise
 from loopx.hosts.protocol import Deadlines, HostEndKind, ProcessEnd, RetryPolicy, StopCause, Usage
 from loopx.hosts.result_file import ResultFileKind
 from loopx.hosts.usage import delta
 from tests.hosts.harness import Outcome, Rig
-from tests.hosts.modelserver import Cut, Fail, Hold, Say, Shell, Silence, Step, Tokens
+from tests.hosts.script import Cut, Fail, Hold, Say, Shell, Silence, Step, Tokens
 
 RESET_S = 3600
 EDIT = Shell(command="echo hello > made.txt")
@@ -59,7 +60,7 @@ def ask_a_person(rig: Rig, outbox: str, step: Step | None = None) -> Outcome:
     return outcome
 
 
-def rate_limited(rig: Rig, refusal: Fail, *, reset_known: bool, **more: object) -> Outcome:
+def rate_limited(rig: Rig, refusal: Fail, *, reset_known: bool, **more: Any) -> Outcome:
     """HTTP 429: a wait, never a failed attempt; the reset instant where the CLI lets it through."""
     rig.server.extend([refusal])
     now_ms = time.time_ns() // 1_000_000
@@ -77,7 +78,7 @@ def rate_limited(rig: Rig, refusal: Fail, *, reset_known: bool, **more: object) 
     return outcome
 
 
-def refused(rig: Rig, refusal: Fail, kind: HostEndKind, **more: object) -> Outcome:
+def refused(rig: Rig, refusal: Fail, kind: HostEndKind, **more: Any) -> Outcome:
     """A provider's refusal that ends the run by itself."""
     rig.server.extend([refusal])
     outcome = rig.run(**more)
@@ -87,7 +88,7 @@ def refused(rig: Rig, refusal: Fail, kind: HostEndKind, **more: object) -> Outco
     return outcome
 
 
-def cut_mid_stream(rig: Rig, **more: object) -> Outcome:
+def cut_mid_stream(rig: Rig, **more: Any) -> Outcome:
     """The connection breaks in the middle of an answer, every time."""
     rig.server.extend([Cut()])
     outcome = rig.run(**more)

@@ -13,9 +13,11 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -111,11 +113,11 @@ class Rig:
         self.home.mkdir()
         self.env = (*_bare_env(self.home), *_POINT[engine](self.home, server.url))
 
-    def request(self, prompt: str = "Please do it.", **more: object) -> LaunchRequest:
+    def request(self, prompt: str = "Please do it.", **more: Any) -> LaunchRequest:
         """A request with the rig's folders and program."""
         number = next(_runs)
-        fields: dict[str, object] = {
-            "run_id": f"run-{os.getpid()}-{number}",
+        fields: dict[str, Any] = {
+            "run_id": f"run-{uuid.uuid4()}",
             "turn_key": f"turn-{number}",
             "goal_id": "goal-1",
             "workdir": str(self.work),
@@ -132,7 +134,7 @@ class Rig:
         prompt: str = "Please do it.",
         should_cancel: Callable[[], bool] | None = None,
         now_ms: int = NOW_MS,
-        **more: object,
+        **more: Any,
     ) -> Outcome:
         """One run of the CLI."""
         request = self.request(prompt, **more)

@@ -13,7 +13,7 @@ from typing import Any
 
 def call(server: str, tool: str) -> Any:
     """The script's step for a call of this tool."""
-    from tests.hosts.modelserver import Tool
+    from tests.hosts.script import Tool
 
     return Tool(server=server, name=tool)
 

@@ -18,75 +18,7 @@ from typing import Any
 import msgspec
 
 from tests.hosts import wire
-
-
-class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    """What one answer costs: `cached` is part of `input`, `reasoning` is part of `output`."""
-
-    input: int = 100
-    cached: int = 40
-    output: int = 20
-    reasoning: int = 5
-
-
-class Shell(msgspec.Struct, frozen=True, kw_only=True):
-    """The model asks for one shell command."""
-
-    command: str
-    tokens: Tokens = Tokens()
-
-
-class Write(msgspec.Struct, frozen=True, kw_only=True):
-    """The model asks the host's own file tool to write a file (absolute path)."""
-
-    path: str
-    content: str
-    tokens: Tokens = Tokens()
-
-
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """The model calls a tool of an injected tool server, without arguments."""
-
-    server: str
-    name: str
-    tokens: Tokens = Tokens()
-
-
-class Say(msgspec.Struct, frozen=True, kw_only=True):
-    """The model says something and ends its turn."""
-
-    text: str
-    tokens: Tokens = Tokens()
-
-
-class Fail(msgspec.Struct, frozen=True, kw_only=True):
-    """The provider refuses; the step stays, so every retry gets the same answer, unless `times` is given."""
-
-    status: int
-    kind: str
-    message: str
-    headers: tuple[tuple[str, str], ...] = ()
-    extra: tuple[tuple[str, Any], ...] = ()
-    times: int = 1_000_000
-
-
-class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """The connection breaks in the middle of the stream, every time."""
-
-    text: str = "I was about to"
-
-
-class Silence(msgspec.Struct, frozen=True, kw_only=True):
-    """Headers come, then nothing, until the client or the server goes away."""
-
-
-class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer waits until the test calls `release`, so that something can happen in the middle of a run."""
-
-    then: Shell | Write | Tool | Say
-
-
-Step = Shell | Write | Tool | Say | Fail | Cut | Silence | Hold
+from tests.hosts.script import Cut, Fail, Hold, Say, Silence, Spoken, Step, Tokens
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +74,7 @@ class ModelServer(ThreadingHTTPServer):
                 self._steps.pop(0)
             if isinstance(step, Hold):
                 self.answered.append(step.then.tokens)
-            if isinstance(step, Shell | Write | Tool | Say):
+            if isinstance(step, Spoken):
                 self.answered.append(step.tokens)
             return step
 
@@ -213,6 +145,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.closing.wait()
             self.close_connection = True
         else:
+            assert isinstance(step, Spoken)
             self._stream(dialect.answer(step, request.body))
             self.wfile.write(b"0\r\n\r\n")
             self.wfile.flush()

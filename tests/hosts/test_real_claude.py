@@ -14,7 +14,8 @@ import pytest
 from loopx.hosts.protocol import HostEndKind, McpServer, PermissionMode, SignedIn
 from tests.hosts import cases, harness, mcp_stub
 from tests.hosts.harness import Rig
-from tests.hosts.modelserver import Fail, Say, Shell, Write, serving
+from tests.hosts.modelserver import serving
+from tests.hosts.script import Fail, Say, Shell, Write
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 from loopx.hosts.protocol import Deadlines, HostEndKind, PermissionMode, SignedIn
 from tests.hosts import cases, harness
 from tests.hosts.harness import Rig
-from tests.hosts.modelserver import Fail, Say, Shell, Write, serving
+from tests.hosts.modelserver import serving
+from tests.hosts.script import Fail, Say, Shell, Write
 
 pytestmark = pytest.mark.real_cli
 

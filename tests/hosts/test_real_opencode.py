@@ -16,7 +16,8 @@ import pytest
 from loopx.hosts.protocol import Deadlines, HostEndKind, McpServer, PermissionMode, SignedIn, StopCause
 from tests.hosts import cases, harness, mcp_stub
 from tests.hosts.harness import Rig
-from tests.hosts.modelserver import Fail, Say, Shell, Write, serving
+from tests.hosts.modelserver import serving
+from tests.hosts.script import Fail, Say, Shell, Write
 
 pytestmark = pytest.mark.real_cli
 
@@ -82,8 +83,8 @@ def test_denied_tool(rig: Rig) -> None:
 def test_denials_do_not_end_the_run(rig: Rig) -> None:
     """Elsewhere than the work tree, and a command off the list: refused, and the agent goes on."""
     elsewhere = str(rig.home / "escaped.txt")
-    steps = [Write(path=elsewhere, content="x"), Shell(command="curl http://x.invalid"), cases.EDIT, Say(text="Done.")]
-    rig.server.extend(steps)
+    refused = [Write(path=elsewhere, content="x"), Shell(command="curl http://x.invalid")]
+    rig.server.extend([*refused, cases.EDIT, Say(text="Done.")])
     outcome = rig.run()
     assert not (rig.home / "escaped.txt").exists()
     assert outcome.summary.denials == 2

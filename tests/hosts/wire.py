@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-if TYPE_CHECKING:
-    from tests.hosts.modelserver import Fail, Say, Shell, Step, Tokens, Tool, Write
+from tests.hosts.script import Call, Fail, Say, Shell, Spoken, Tokens, Tool
 
 _ids = itertools.count(1)
 
@@ -40,7 +39,7 @@ class Dialect(Protocol):
     def unary(self, path: str, body: dict[str, Any]) -> bool: ...
     def whole(self, step: Say) -> dict[str, Any]: ...
     def begin(self, text: str) -> list[bytes]: ...
-    def answer(self, step: Step, body: dict[str, Any]) -> list[bytes]: ...
+    def answer(self, step: Spoken, body: dict[str, Any]) -> list[bytes]: ...
     def refusal(self, step: Fail) -> dict[str, Any]: ...
 
 
@@ -63,9 +62,9 @@ class Responses:
             self._event("response.output_text.delta", output_index=0, content_index=0, item_id="m", delta=text),
         ]
 
-    def answer(self, step: Step, body: dict[str, Any]) -> list[bytes]:
+    def answer(self, step: Spoken, body: dict[str, Any]) -> list[bytes]:
         response = _id("resp")
-        item = self._message(step.text) if hasattr(step, "text") else self._call(step)
+        item = self._message(step.text) if isinstance(step, Say) else self._call(step)
         return [
             self._event("response.created", response={"id": response}),
             self._event("response.output_item.done", output_index=0, item=item),
@@ -86,8 +85,8 @@ class Responses:
             "content": [{"type": "output_text", "text": text, "annotations": []}],
         }
 
-    def _call(self, step: Shell | Write | Tool) -> dict[str, Any]:
-        if hasattr(step, "server"):
+    def _call(self, step: Call) -> dict[str, Any]:
+        if isinstance(step, Tool):
             return {
                 "type": "function_call",
                 "id": _id("fc"),
@@ -96,7 +95,7 @@ class Responses:
                 "namespace": f"mcp__{step.server}",
                 "arguments": "{}",
             }
-        command = step.command if hasattr(step, "command") else f"printf %s '{step.content}' > '{step.path}'"
+        command = step.command if isinstance(step, Shell) else f"printf %s '{step.content}' > '{step.path}'"
         arguments = json.dumps({"cmd": command})
         return {
             "type": "function_call",
@@ -135,8 +134,8 @@ class Messages:
             self._delta({"type": "text_delta", "text": text}),
         ]
 
-    def answer(self, step: Step, body: dict[str, Any]) -> list[bytes]:
-        if hasattr(step, "text"):
+    def answer(self, step: Spoken, body: dict[str, Any]) -> list[bytes]:
+        if isinstance(step, Say):
             block: dict[str, Any] = {"type": "text", "text": ""}
             delta = {"type": "text_delta", "text": step.text}
             stop = "end_turn"
@@ -158,10 +157,10 @@ class Messages:
     def refusal(self, step: Fail) -> dict[str, Any]:
         return {"type": "error", "error": {"type": step.kind, "message": step.message, **dict(step.extra)}}
 
-    def _tool(self, step: Shell | Write | Tool) -> tuple[str, dict[str, Any]]:
-        if hasattr(step, "server"):
+    def _tool(self, step: Call) -> tuple[str, dict[str, Any]]:
+        if isinstance(step, Tool):
             return f"mcp__{step.server}__{step.name}", {}
-        if hasattr(step, "command"):
+        if isinstance(step, Shell):
             return "Bash", {"command": step.command, "description": "scripted"}
         return "Write", {"file_path": step.path, "content": step.content}
 
@@ -214,8 +213,8 @@ class Chat:
     def begin(self, text: str) -> list[bytes]:
         return [self._chunk({"role": "assistant", "content": text})]
 
-    def answer(self, step: Step, body: dict[str, Any]) -> list[bytes]:
-        if hasattr(step, "text"):
+    def answer(self, step: Spoken, body: dict[str, Any]) -> list[bytes]:
+        if isinstance(step, Say):
             delta: dict[str, Any] = {"role": "assistant", "content": step.text}
             finish = "stop"
         else:
@@ -234,10 +233,10 @@ class Chat:
     def refusal(self, step: Fail) -> dict[str, Any]:
         return {"error": {"type": step.kind, "message": step.message, "code": step.kind, **dict(step.extra)}}
 
-    def _tool(self, step: Shell | Write | Tool) -> tuple[str, dict[str, Any]]:
-        if hasattr(step, "server"):
+    def _tool(self, step: Call) -> tuple[str, dict[str, Any]]:
+        if isinstance(step, Tool):
             return f"{step.server}_{step.name}", {}
-        if hasattr(step, "command"):
+        if isinstance(step, Shell):
             return "bash", {"command": step.command, "description": "scripted"}
         return "write", {"filePath": step.path, "content": step.content}
 
@@ -270,8 +269,8 @@ class Gemini:
     def begin(self, text: str) -> list[bytes]:
         return [_sse(self._candidate([{"text": text}], None, None))]
 
-    def answer(self, step: Step, body: dict[str, Any]) -> list[bytes]:
-        if hasattr(step, "text"):
+    def answer(self, step: Spoken, body: dict[str, Any]) -> list[bytes]:
+        if isinstance(step, Say):
             part: dict[str, Any] = {"text": step.text}
         else:
             name, arguments = self._tool(step)
@@ -282,10 +281,10 @@ class Gemini:
         error = {"code": step.status, "message": step.message, "status": step.kind, **dict(step.extra)}
         return {"error": error}
 
-    def _tool(self, step: Shell | Write | Tool) -> tuple[str, dict[str, Any]]:
-        if hasattr(step, "server"):
+    def _tool(self, step: Call) -> tuple[str, dict[str, Any]]:
+        if isinstance(step, Tool):
             return f"mcp_{step.server}_{step.name}", {}
-        if hasattr(step, "command"):
+        if isinstance(step, Shell):
             return "run_shell_command", {"command": step.command, "description": "scripted"}
         return "write_file", {"file_path": step.path, "content": step.content}
 
