@@ -8,9 +8,10 @@ nobody for longer than it must. It knows nothing about goals.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from loopx.control_plane.errors import StoreError
 from loopx.store.queries import sql
@@ -22,6 +23,9 @@ Row = sqlite3.Row
 BUSY_TIMEOUT_S = 30.0
 CHECKPOINT_BYTES = 4 * 1024 * 1024
 """The write-ahead log is folded back once it is larger; by one process at a time (see `_checkpoint`)."""
+
+Driver = Callable[[str], sqlite3.Connection]
+"""Opens the library's own connection to a path. The one seam at which another SQLite, or another disk, stands in."""
 
 
 def typed_error(error: sqlite3.Error, path: str) -> StoreError:
@@ -35,7 +39,7 @@ def typed_error(error: sqlite3.Error, path: str) -> StoreError:
             hint="free some space, then run the command again; nothing was half written",
             data=data,
         )
-    if "readonly" in text or "read-only" in text:
+    if "readonly" in text or "read-only" in text or ("unable to open" in text and _is_read_only(path)):
         return StoreError(
             "store_read_only",
             f"the store {path} can't be written",
@@ -62,6 +66,44 @@ def typed_error(error: sqlite3.Error, path: str) -> StoreError:
         hint="it is left as it is; loopx doctor, or loopx restore FILE",
         data=data,
     )
+
+
+def _is_read_only(path: str) -> bool:
+    """A store that is there, in a folder where SQLite can't make its log."""
+    return os.path.exists(path) and not os.access(os.path.dirname(os.path.abspath(path)), os.W_OK)
+
+
+def _unreadable(path: str, why: str) -> StoreError:
+    return StoreError(
+        "store_unreadable",
+        f"the store {path} can't be read: {why}",
+        hint="it is left as it is; loopx doctor, or loopx restore FILE",
+        data={"path": path},
+    )
+
+
+_SQLITE_WORDS = {errno.ENOSPC: "database or disk is full", errno.EDQUOT: "disk is full", errno.EROFS: "readonly"}
+"""What SQLite says where the system has these words, so that each trouble has one code."""
+
+
+def standard_driver(path: str) -> sqlite3.Connection:
+    """The SQLite of the standard library."""
+    return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, cached_statements=256)
+
+
+def _use_log(connection: sqlite3.Connection) -> None:
+    if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        connection.execute("PRAGMA journal_mode = WAL")
+
+
+_driver: Driver = standard_driver
+
+
+def use_driver(driver: Driver) -> Driver:
+    """From now on this process opens stores through `driver`; returns the one before. For fault injection."""
+    global _driver
+    before, _driver = _driver, driver
+    return before
 
 
 class Tx:
@@ -91,19 +133,21 @@ class Tx:
 class Connection:
     """A connection to the project's SQLite file. Not shared between threads."""
 
-    def __init__(self, path: str, *, create: bool = False, migrate: bool = True) -> None:
-        """Open `path`.
+    def __init__(self, path: str, *, create: bool = False, migrate: bool = True, driver: Driver | None = None) -> None:
+        """Open `path`; with `create`, make it first if there is none.
 
-        Raises StoreError: `store_missing` (without `create`), `store_newer`, `store_unreadable`, `store_read_only`.
+        A store appears whole, under its name, or not at all: so a file that holds none is damage, and is left as it
+        is. Raises StoreError: `store_missing` (without `create`), `store_newer`, `store_unreadable`,
+        `store_read_only`, `store_full`, `store_unopenable`.
         """
         self.path = path
-        if not create and not os.path.exists(path):
-            raise StoreError("store_missing", f"no store at {path}", hint="loopx init")
-        try:
-            self._connection = self._open(path)
-            version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
-        except sqlite3.Error as error:
-            raise typed_error(error, path) from error
+        self._driver = driver or _driver
+        self._checkpoint_at = CHECKPOINT_BYTES
+        if not os.path.exists(path):
+            if not create:
+                raise StoreError("store_missing", f"no store at {path}", hint="loopx init")
+            self._create()
+        version = self._open_existing()
         if version > SCHEMA_VERSION:
             self._connection.close()
             raise StoreError(
@@ -115,12 +159,58 @@ class Connection:
         if version < SCHEMA_VERSION and migrate:
             self._migrate(version)
 
-    @staticmethod
-    def _open(path: str) -> sqlite3.Connection:
-        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, cached_statements=256)
+    def _open_existing(self) -> int:
+        """Open the file that is there; its version. Nothing is written before it is known to be a store."""
+        if os.path.getsize(self.path) == 0:
+            raise _unreadable(self.path, "it is empty")
+        try:
+            self._connection = self._open(self.path)
+            try:
+                version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+                if version == 0:
+                    raise _unreadable(self.path, "it holds no store")
+                _use_log(self._connection)
+            except BaseException:
+                self._connection.close()
+                raise
+        except sqlite3.Error as error:
+            raise typed_error(error, self.path) from error
+        return version
+
+    def _create(self) -> None:
+        """Make the store beside its name and rename it there, so that a crash leaves no half of one."""
+        import fcntl
+
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.getsize(f"{self.path}-wal") > 0:
+                raise _unreadable(self.path, "its main file is gone, and its log is still there")
+        try:
+            with open(f"{self.path}.create-lock", "w", encoding="ascii") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not os.path.exists(self.path):
+                    self._build(f"{self.path}.new")
+        except sqlite3.Error as error:
+            raise typed_error(error, self.path) from error
+        except OSError as error:
+            raise typed_error(
+                sqlite3.OperationalError(_SQLITE_WORDS.get(error.errno or 0, "unable to open")), self.path
+            ) from error
+
+    def _build(self, partial: str) -> None:
+        for name in (partial, f"{partial}-wal", f"{partial}-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+        self._connection = self._open(partial)
+        try:
+            _use_log(self._connection)
+            self._migrate(0)
+        finally:
+            self._connection.close()
+        _put_in_place(partial, self.path)
+
+    def _open(self, path: str) -> sqlite3.Connection:
+        connection = self._driver(path)
         connection.row_factory = sqlite3.Row
-        if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         # SQLite up to 3.51.2 has a rare race between a checkpoint and a commit: see `_checkpoint`.
@@ -175,22 +265,40 @@ class Connection:
             raise typed_error(error, self.path) from error
 
     def _checkpoint(self) -> None:
-        """Fold the log back when it has grown, as the only checkpointer: the file lock makes it so."""
-        wal = f"{self.path}-wal"
+        """Fold the log back when it has grown, as the only checkpointer: the file lock makes it so.
+
+        It waits for nobody: a reader that was stopped must not make every writer wait. What is committed stays so,
+        whatever happens here.
+        """
         try:
-            if os.stat(wal).st_size < CHECKPOINT_BYTES:
+            size = os.stat(f"{self.path}-wal").st_size
+            if size < self._checkpoint_at:
                 return
+            lock = os.open(f"{self.path}.checkpoint-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             return
         import fcntl
 
-        with open(f"{self.path}.checkpoint-lock", "w", encoding="ascii") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            done = self._fold_back()
+        except OSError:
+            return
+        finally:
+            os.close(lock)
+        self._checkpoint_at = CHECKPOINT_BYTES if done else size + CHECKPOINT_BYTES
+
+    def _fold_back(self) -> bool:
+        """False when a reader kept the log from being emptied."""
+        try:
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        except sqlite3.Error:
+            return False
+        finally:
             with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+                self._connection.execute(f"PRAGMA busy_timeout = {round(BUSY_TIMEOUT_S * 1000)}")
+        return not busy
 
     def backup(self, target: str) -> None:
         """A consistent copy while others go on. Raises StoreError."""
@@ -222,6 +330,11 @@ def backup_to(source: sqlite3.Connection, target: str) -> None:
         copy.execute("PRAGMA journal_mode = DELETE")
     finally:
         copy.close()
+    _put_in_place(partial, target)
+
+
+def _put_in_place(partial: str, target: str) -> None:
+    """Give a whole file its name, durably."""
     with open(partial, "rb+") as file:
         os.fsync(file.fileno())
     os.replace(partial, target)
