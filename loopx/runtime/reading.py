@@ -6,6 +6,7 @@ Every surface that decides reads through here, so that no two can disagree. It w
 from __future__ import annotations
 
 from loopx.control_plane.ids import AgentId
+from loopx.control_plane.quota import decision as decisions
 from loopx.control_plane.quota.facts import GoalFacts
 from loopx.runtime.space import heed_floor
 from loopx.store import facts
@@ -16,3 +17,10 @@ from loopx.store.store import Store
 def read_facts(store: Store, tx: Tx, goal_id: str, agent_id: AgentId) -> GoalFacts:
     """The facts in the snapshot of `tx`. Raises NotFoundError (`goal_unknown`)."""
     return heed_floor(facts.read(tx, goal_id, agent_id, store.now_ms()), store.path)
+
+
+def decide(store: Store, goal_id: str, agent_id: AgentId) -> decisions.QuotaDecision:
+    """The should-run decision, now. Raises NotFoundError (`goal_unknown`), StoreError."""
+    with store.read() as tx:
+        facts = read_facts(store, tx, goal_id, agent_id)
+    return decisions.decide(facts)

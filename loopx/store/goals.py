@@ -8,7 +8,7 @@ from loopx.control_plane.errors import ConflictError, NotFoundError
 from loopx.control_plane.goal import Goal, GoalDefinition, GoalState
 from loopx.control_plane.ids import GoalId
 from loopx.control_plane.quota.facts import ContractState
-from loopx.store import events
+from loopx.store import events, meters
 from loopx.store.codec import dump, load
 from loopx.store.connection import Param, Row, Tx
 
@@ -156,6 +156,7 @@ def edit(tx: Tx, goal_id: GoalId, revision: int, definition: GoalDefinition, now
             hint=f"loopx goal show {goal_id}",
         )
     tx.run("goals.insert_revision", goal_id=goal_id, revision=revision + 1, definition=dump(definition), now_ms=now_ms)
+    tx.run("goals.set_capped", goal_id=goal_id, capped=int(meters.capped(tx, goal_id, definition.budgets)))
     events.append(tx, goal_id, "goal_edited", now_ms, {"revision": revision + 1, "what": what})
     return revision + 1
 

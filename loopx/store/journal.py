@@ -365,6 +365,10 @@ class StepWriter:
             due_at_ms=self._due(row, kind, wait),
             now_ms=self._now,
         )
+        if row["budget_count"]:
+            budgets = goals.definition_of(self._tx, self._turn.goal_id, row["revision"]).budgets
+            full = meters.capped(self._tx, self._turn.goal_id, budgets)
+            self._tx.run("goals.set_capped", goal_id=self._turn.goal_id, capped=int(full))
 
     def _due(self, row: Row, kind: LoopXTurnResultKind, wait: PendingWait | None) -> int | None:
         if row["state"] != GoalState.ACTIVE:

@@ -65,6 +65,13 @@ def budget_use(tx: Tx, goal_id: str, budget: Budget, now_ms: int) -> BudgetUse:
     )
 
 
+def capped(tx: Tx, goal_id: str, budgets: tuple[Budget, ...]) -> bool:
+    """Whether a goal-wide budget is used up by what is settled: an absolute cap."""
+    return any(
+        budget.scope is BudgetScope.GOAL and used(tx, goal_id, budget.unit, None) >= budget.limit for budget in budgets
+    )
+
+
 def reserve(tx: Tx, goal_id: str, turn_key: str, budgets: tuple[Budget, ...], now_ms: int) -> None:
     """Reserve what one turn may use, so that parallel starters can't overshoot together.
 

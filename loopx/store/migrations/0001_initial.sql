@@ -38,6 +38,7 @@ CREATE TABLE goals (
   failure_streak {int} NOT NULL,
   host_failure_streak {int} NOT NULL,
   replan_tried {bool} NOT NULL,
+  capped {bool} NOT NULL,
   wait_kind {text},
   wait_until_ms {int},
   wait_detail {text},
@@ -50,6 +51,10 @@ CREATE TABLE goals (
 CREATE INDEX goals_due ON goals (due_at_ms) WHERE state = 'active' AND due_at_ms IS NOT NULL;
 CREATE INDEX goals_moved ON goals (event_seq) WHERE state = 'active' AND scheduled_seq < event_seq;
 CREATE INDEX goals_by_state ON goals (state, updated_at_ms);
+CREATE INDEX goals_active ON goals (goal_id) WHERE state = 'active';
+CREATE INDEX goals_attention ON goals (updated_at_ms, goal_id)
+  WHERE state = 'active' AND (health <> 'ok' OR replan_tried = 1 OR capped = 1);
+CREATE INDEX goals_without_wake ON goals (updated_at_ms, goal_id) WHERE state = 'active' AND due_at_ms IS NULL;
 CREATE INDEX goals_by_tree ON goals (tree_key) WHERE state = 'active';
 
 CREATE TABLE goal_revisions (
@@ -133,6 +138,7 @@ CREATE TABLE gates (
 ){strict};
 CREATE UNIQUE INDEX gates_dedupe ON gates (goal_id, dedupe_key) WHERE status = 'open';
 CREATE INDEX gates_open ON gates (goal_id, blocks_goal DESC, gate_id) WHERE status = 'open';
+CREATE INDEX gates_by_age ON gates (created_at_ms, gate_id) WHERE status = 'open';
 CREATE INDEX gates_page ON gates (goal_id, gate_id);
 
 CREATE TABLE grants (

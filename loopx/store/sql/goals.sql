@@ -2,11 +2,11 @@
 -- A new goal, with its counters at zero.
 INSERT INTO goals (goal_id, state, revision, root, tree_key, objective, engine, compute, window_ms, slot_ms,
   allowed_slots, outcome_floor, breaker_threshold, budget_count, run_index, turn_count, event_seq, event_head,
-  scheduled_seq, contract_state, floor_streak, idle_streak, failure_streak, host_failure_streak, replan_tried, health, health_detail,
-  due_at_ms, created_at_ms, updated_at_ms)
+  scheduled_seq, contract_state, floor_streak, idle_streak, failure_streak, host_failure_streak, replan_tried, capped, health,
+  health_detail, due_at_ms, created_at_ms, updated_at_ms)
 VALUES (:goal_id, 'active', 1, :root, :tree_key, :objective, :engine, :compute, :window_ms, :slot_ms,
   :allowed_slots, :outcome_floor, :breaker_threshold, :budget_count, 0, 0, 0, '',
-  0, 'unknown', 0, 0, 0, 0, 0, 'ok', '', :due_at_ms, :now_ms, :now_ms);
+  0, 'unknown', 0, 0, 0, 0, 0, 0, 'ok', '', :due_at_ms, :now_ms, :now_ms);
 
 -- name: insert_revision
 INSERT INTO goal_revisions (goal_id, revision, definition, at_ms) VALUES (:goal_id, :revision, :definition, :now_ms);
@@ -138,3 +138,34 @@ WHERE goal_id = :goal_id AND event_seq = :expected_seq AND event_head = :expecte
 -- name: drop_baseline
 -- Another contract wants another baseline; the start of the goal stays what it was.
 UPDATE goals SET baseline = NULL, evaluation = NULL, contract_state = 'unknown' WHERE goal_id = :goal_id;
+
+-- name: active_page
+-- Active goals by id, from a cursor.
+SELECT goal_id FROM goals WHERE state = 'active' AND goal_id > :after ORDER BY goal_id LIMIT :limit;
+
+-- name: wake_active
+-- Look at an active goal at once, because something about it changed.
+UPDATE goals SET due_at_ms = :now_ms WHERE goal_id = :goal_id AND state = 'active';
+
+-- name: set_capped
+-- Whether a goal-wide budget is used up: only a person moves it on then.
+UPDATE goals SET capped = :capped WHERE goal_id = :goal_id AND capped <> :capped;
+
+-- name: attention
+-- Active goals that may need a person for another reason than a gate, the newest trouble first.
+SELECT goal_id FROM goals
+WHERE state = 'active' AND (health <> 'ok' OR replan_tried = 1 OR capped = 1)
+ORDER BY updated_at_ms DESC, goal_id LIMIT :limit;
+
+-- name: without_wake
+-- Active goals that nothing will wake.
+SELECT goal_id FROM goals WHERE state = 'active' AND due_at_ms IS NULL
+ORDER BY updated_at_ms DESC, goal_id LIMIT :limit;
+
+-- name: next_up
+-- Active goals by their next wake.
+SELECT goal_id FROM goals WHERE state = 'active' AND due_at_ms IS NOT NULL ORDER BY due_at_ms LIMIT :limit;
+
+-- name: closed_since
+-- Goals of one state that changed since an instant, the newest first.
+SELECT * FROM goals WHERE state = :state AND updated_at_ms >= :since_ms ORDER BY updated_at_ms DESC LIMIT :limit;

@@ -30,3 +30,7 @@ SELECT COALESCE(SUM(amount), 0) FROM reservations WHERE goal_id = :goal_id AND u
 
 -- name: unreserve
 DELETE FROM reservations WHERE turn_key = :turn_key;
+
+-- name: first_since
+-- The first use after an instant, from which a pace can be told.
+SELECT at_ms FROM meters WHERE goal_id = :goal_id AND unit = :unit AND at_ms > :start_ms ORDER BY at_ms LIMIT 1;

@@ -119,3 +119,6 @@ SELECT * FROM turn_claims WHERE turn_key = :turn_key ORDER BY seq LIMIT 200;
 -- name: recent_results
 SELECT turn_key, number, result_kind, outcome, result FROM turns
 WHERE goal_id = :goal_id AND state = 'closed' ORDER BY number DESC LIMIT :limit;
+
+-- name: last_start
+SELECT started_at_ms FROM turns WHERE goal_id = :goal_id ORDER BY number DESC LIMIT 1;
