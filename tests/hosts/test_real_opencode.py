@@ -17,7 +17,7 @@ from loopx.hosts.protocol import Deadlines, HostEndKind, McpServer, PermissionMo
 from tests.hosts import cases, harness, mcp_stub
 from tests.hosts.harness import Rig
 from tests.hosts.modelserver import serving
-from tests.hosts.script import Fail, Say, Shell, Write
+from tests.hosts.script import Fail, Say, Shell, Step, Write
 
 pytestmark = pytest.mark.real_cli
 
@@ -83,7 +83,7 @@ def test_denied_tool(rig: Rig) -> None:
 def test_denials_do_not_end_the_run(rig: Rig) -> None:
     """Elsewhere than the work tree, and a command off the list: refused, and the agent goes on."""
     elsewhere = str(rig.home / "escaped.txt")
-    refused = [Write(path=elsewhere, content="x"), Shell(command="curl http://x.invalid")]
+    refused: list[Step] = [Write(path=elsewhere, content="x"), Shell(command="curl http://x.invalid")]
     rig.server.extend([*refused, cases.EDIT, Say(text="Done.")])
     outcome = rig.run()
     assert not (rig.home / "escaped.txt").exists()
