@@ -87,8 +87,7 @@ def read_junit(chunks: Iterable[bytes], source: str = "junit") -> PartCounts | N
     parser.StartElementHandler = reader.start
     parser.EndElementHandler = reader.end
     parser.CharacterDataHandler = reader.text
-    parser.StartDoctypeDeclHandler = _refuse
-    parser.EntityDeclHandler = _refuse
+    parser.StartDoctypeDeclHandler = _refuse  # entities can only be declared there
     try:
         for chunk in chunks:
             parser.Parse(chunk, False)

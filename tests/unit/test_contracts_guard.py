@@ -296,6 +296,17 @@ def test_an_honest_partial_step_with_an_added_test_is_not_refused(tmp_path: Path
     assert _codes(verdict) == {FindingCode.TEST_ADDED}
 
 
+def test_an_edited_test_is_accepted_only_when_green_both_ways(tmp_path: Path) -> None:
+    story = _story(tmp_path)
+    story.write("calc.py", CALC.replace("a - b", "a + b if a < 5 else 0"))
+    story.write("tests/test_calc.py", f"# tidy\n{TESTS}")
+    verdict = story.judge()
+    assert (verdict.refused, verdict.restore_paths) == (True, ("tests/test_calc.py",))
+    assert verdict.restored is not None
+    story.write("calc.py", FIXED)
+    assert not story.judge().refused
+
+
 UNIT = f"{PYTHON} -m unittest discover -s tests -t ."
 UNIT_START = {
     "calc.py": CALC,
