@@ -19,6 +19,7 @@ from loopx.control_plane.turn_driver.journal import EvidenceDraft, EvidenceKind,
 from loopx.control_plane.work_items.delivery_outcome import claimed_outcome
 from loopx.control_plane.work_items.lease import CLAIM_LEASE_MS
 from loopx.control_plane.work_items.todo import Todo, TodoStatus
+from loopx.hosts import redact
 from loopx.runtime.claims import Claim, ClaimKind
 from loopx.store import events, evidence, goals, leases, meters, todos, turns
 from loopx.store.codec import dump
@@ -403,6 +404,6 @@ def _require_text(field: str, text: str) -> None:
 
 
 def _text(text: str, limit: int) -> str:
-    """Text as it may be stored: no NUL, no lone surrogates, at most `limit` characters."""
-    clean = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    """Text as it may be stored: no credentials, no NUL, no lone surrogates, at most `limit` characters."""
+    clean = redact.redact(text).replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"

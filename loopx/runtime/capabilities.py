@@ -147,6 +147,20 @@ def secret_names(project: Project) -> frozenset[str]:
     return frozenset(name for capability in found.values() for name in capability.secrets)
 
 
+def names_for_agent(project: Project) -> tuple[str, ...]:
+    """What an agent may ask for: each name with its parameters; what is never allowed is not offered."""
+    try:
+        with open(project_file.path_of(project), "rb") as file:
+            found = parse(file.read())
+    except (OSError, LoopXError):
+        return ()
+    return tuple(
+        " ".join((name, *(f"{key}=<{pattern}>" for key, pattern in one.parameters.items())))
+        for name, one in found.items()
+        if one.policy is not Policy.NEVER
+    )
+
+
 def without_secrets(project: Project, env: dict[str, str]) -> dict[str, str]:
     """What hosts and checks get of an environment: everything but the capabilities' own secrets."""
     names = secret_names(project)

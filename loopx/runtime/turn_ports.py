@@ -283,7 +283,11 @@ def _mcp_server(project: Project, token: str) -> McpServer:
     return McpServer(
         name="loopx",
         argv=(sys.executable, "-m", "loopx", "mcp", "--project", project.root),
-        env=(("LOOPX_TURN_TOKEN", token), ("LOOPX_DATABASE_URL", project.database)),
+        env=(
+            ("LOOPX_TURN_TOKEN", token),
+            ("LOOPX_DATABASE_URL", project.database),
+            ("LOOPX_STATE_DIR", os.path.dirname(os.path.dirname(project.state_dir))),
+        ),
     )
 
 
