@@ -20,17 +20,18 @@ from loopx.control_plane.errors import (
     NotNowError,
 )
 from loopx.control_plane.goal import CLOSED_GOAL_STATES
-from loopx.control_plane.ids import AgentId
-from loopx.control_plane.ports import Clock
+from loopx.control_plane.ids import AgentId, TurnKey
+from loopx.control_plane.ports import Clock, CloseoutPort
 from loopx.control_plane.quota.rules import Rule
 from loopx.control_plane.turn_driver.journal import GateDraft, Turn, TurnJournal, TurnState
 from loopx.control_plane.turn_driver.loop_controller import LoopDecision, LoopDisposition, TurnBudget
-from loopx.control_plane.turn_driver.transaction import LoopXTurnResultKind
+from loopx.control_plane.turn_driver.settlement import DEFAULT_BOUNDARIES
+from loopx.control_plane.turn_driver.transaction import LoopXTurnPhase, LoopXTurnResultKind
 from loopx.control_plane.work_items.gate import GateKind
 from loopx.hosts import registry
 from loopx.hosts.protocol import Executable, ProbeResult
 from loopx.loops.deadline import Deadline
-from loopx.runtime import goal_work, summaries
+from loopx.runtime import goal_work, run_guard, summaries
 from loopx.runtime.closing import close_terminal_goal
 from loopx.runtime.progress import Disposed, GoalOpened, Observer, RunEnded, Slept, Waiting
 from loopx.runtime.project import Project
@@ -92,10 +93,14 @@ class GoalRunner:
         options: RunOptions,
         stop: StopSignal,
         clock: Clock,
+        *,
+        boundaries: frozenset[LoopXTurnPhase] = DEFAULT_BOUNDARIES,
+        closeout: CloseoutPort | None = None,
     ) -> None:
         self._store = store
         self._project = project
         self._goal_id = goal_id
+        self._agent_id = agent_id
         self._observer = observer
         self._env = env
         self._options = options
@@ -113,6 +118,8 @@ class GoalRunner:
             env,
             stopping=self._must_stop,
             left_ms=self._deadline.remaining_ms,
+            boundaries=boundaries,
+            closeout=closeout,
         )
         self._turns = 0
         self._first_number: int | None = None
@@ -124,11 +131,15 @@ class GoalRunner:
     def run(self) -> RunEnded:
         """Run until something ends it; the typed end, which was told to the observer too.
 
-        Raises what can't be a run's end: UsageError for a contract that can't be run, ConflictError when another
-        process runs this goal, StoreError.
+        Raises what can't be a run's end: UsageError for a contract that can't be run, ConflictError (`goal_running`)
+        when another process runs this goal, StoreError.
         """
+        self._refuse_closed(self._runner.work().goal.state)
+        with run_guard.only_run(self._store, self._goal_id, self._agent_id, self._runner.owner):
+            return self._run()
+
+    def _run(self) -> RunEnded:
         work = self._runner.work()
-        self._refuse_closed(work.goal.state)
         self._let_go_of_stops()
         engine = self._engine()
         probe = registry.adapter_for(engine).probe(tuple(self._env.items())) if self._options.probe else None
@@ -204,7 +215,7 @@ class GoalRunner:
                 return _End(disposition=LoopDisposition.STOP, exit_code=130, reason="cancelled", failure="cancelled")
             open_key = self._runner.open_turn()
             if open_key is not None:
-                end = self._after(self._runner.resume(open_key))
+                end = self._resume(open_key)
                 if end is not None:
                     return end
                 continue
@@ -224,6 +235,15 @@ class GoalRunner:
             ended = self._act(plan, plan.disposition)
             if ended is not None:
                 return ended
+
+    def _resume(self, key: TurnKey) -> _End | None:
+        """Take an interrupted turn to its end, unless another process was faster."""
+        try:
+            return self._after(self._runner.resume(key))
+        except ConflictError as error:
+            if error.code != "turn_closed":
+                raise
+            return None
 
     def _act(self, plan: TurnPlan, disposition: LoopDisposition) -> _End | None:
         match disposition:

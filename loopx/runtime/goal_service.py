@@ -11,10 +11,9 @@ from loopx.control_plane.errors import ConflictError, UsageError
 from loopx.control_plane.goal import CLOSED_GOAL_STATES, Goal, GoalDefinition, GoalState
 from loopx.control_plane.ids import GoalId, TodoId
 from loopx.control_plane.scheduler.schedule import Schedule, reopen_schedule
-from loopx.control_plane.work_items.todo import Todo
+from loopx.control_plane.work_items.todo import GOAL_ITSELF, Todo
 from loopx.hosts import registry
 from loopx.runtime.project import Project
-from loopx.runtime.turn_ports import GOAL_ITSELF
 from loopx.store import goals, schedules, todos
 from loopx.store.connection import Tx
 from loopx.store.store import Store
@@ -90,9 +89,15 @@ def require_definition(definition: GoalDefinition) -> None:
 
 
 def create(
-    store: Store, project: Project, definition: GoalDefinition, tree_key: str, *, goal_id: str | None = None
+    store: Store,
+    project: Project,
+    definition: GoalDefinition,
+    tree_key: str,
+    *,
+    goal_id: str | None = None,
+    titles: tuple[str, ...] = (),
 ) -> Goal:
-    """Create a goal with its schedule and the todo that stands for it.
+    """Create a goal with its schedule and its first todos, the first title first; without any, the goal is one itself.
 
     Raises UsageError for a bad definition or id, ConflictError (`goal_exists`) for a taken id.
     """
@@ -102,15 +107,25 @@ def create(
         name = require_goal_name(goal_id) if goal_id is not None else free_id(tx, slug(definition.objective))
         goals.create(tx, name, definition, project.root, tree_key, now)
         schedules.create(tx, Schedule(goal_id=name), now)
-        todo = Todo(
-            todo_id=TodoId(store.ids.new("td")),
-            goal_id=name,
-            title=definition.objective,
-            reason=GOAL_ITSELF,
-            created_at_ms=now,
-        )
-        todos.insert(tx, todo)
+        for todo in _first_todos(store, name, definition.objective, titles, now):
+            todos.insert(tx, todo)
         return goals.get(tx, name)
+
+
+def _first_todos(store: Store, goal_id: GoalId, objective: str, titles: tuple[str, ...], now_ms: int) -> list[Todo]:
+    if not titles:
+        new = TodoId(store.ids.new("td"))
+        return [Todo(todo_id=new, goal_id=goal_id, title=objective, reason=GOAL_ITSELF, created_at_ms=now_ms)]
+    return [
+        Todo(
+            todo_id=TodoId(store.ids.new("td")),
+            goal_id=goal_id,
+            title=title,
+            priority=len(titles) - place,
+            created_at_ms=now_ms,
+        )
+        for place, title in enumerate(titles)
+    ]
 
 
 def edit(store: Store, goal_id: str, change: GoalDefinition, what: tuple[str, ...]) -> int:

@@ -24,7 +24,7 @@ from loopx.control_plane.turn_driver.journal import (
     TurnState,
 )
 from loopx.control_plane.turn_driver.transaction import PHASES
-from loopx.control_plane.work_items.todo import Todo
+from loopx.control_plane.work_items.todo import GOAL_ITSELF, Todo
 from loopx.hosts.protocol import Deadlines, McpServer
 from loopx.runtime import goal_work, guarding, prompt
 from loopx.runtime.claims import Claim, ClaimKind
@@ -43,8 +43,6 @@ from loopx.store.connection import Tx
 from loopx.store.store import Store
 from loopx.workspace import difference
 
-GOAL_ITSELF = "goal_itself"
-"""The reason of a todo that stands for the goal itself."""
 MCP_ENGINES = frozenset({"codex", "claude"})
 _REPLAN_BYTES = 64 * 1024
 

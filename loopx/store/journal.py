@@ -37,7 +37,7 @@ from loopx.control_plane.turn_driver.journal import (
     WrittenBack,
 )
 from loopx.control_plane.turn_driver.transaction import PHASES, LoopXTurnResultKind, TurnStep
-from loopx.control_plane.work_items.todo import Todo, TodoStatus
+from loopx.control_plane.work_items.todo import ENDED_TODO_STATUSES, Todo, TodoStatus
 from loopx.store import events, evidence, gates, goals, hosts, ledger, meters, outbox, schedules, todos, turns
 from loopx.store.codec import dump, raw_or_none
 from loopx.store.connection import Row, Tx
@@ -225,12 +225,16 @@ class StepWriter:
             evaluation=raw_or_none(result.evaluation),
         )
         if result.kind is LoopXTurnResultKind.VALIDATED_COMPLETION and turn.todo_id is not None:
-            todos.finish(
-                self._tx, turn.goal_id, turn.todo_id, turn.agent_id, result.continuation, self._now, turn.turn_key
-            )
+            self._finish_todo(turn.todo_id, result)
         if result.delta is not None:
             self._apply_delta(result.delta)
         self._phase(3, {"checkpoint": checkpoint, "tree": result.tree_after, "contract": contract})
+
+    def _finish_todo(self, todo_id: TodoId, result: TurnResult) -> None:
+        """Somebody may have ended the todo while the turn ran; the turn's work is proved all the same."""
+        turn = self._turn
+        if todos.get(self._tx, todo_id).status not in ENDED_TODO_STATUSES:
+            todos.finish(self._tx, turn.goal_id, todo_id, turn.agent_id, result.continuation, self._now, turn.turn_key)
 
     def _apply_delta(self, delta: ReplanDelta) -> None:
         turn = self._turn
@@ -308,8 +312,7 @@ class StepWriter:
             self._reload()
             return
         result = self._require_result()
-        if result.gate is not None:
-            gates.ask(self._tx, turn.goal_id, self._new_id("g"), result.gate, self._now, turn_key=turn.turn_key)
+        self._ask(result)
         self._tx.run(
             "goals.set_contract",
             goal_id=turn.goal_id,
@@ -318,8 +321,16 @@ class StepWriter:
         )
         self._close(step.kind, step.failed_phase, result)
 
+    def _ask(self, result: TurnResult) -> None:
+        if result.gate is not None:
+            gates.ask(
+                self._tx, self._turn.goal_id, self._new_id("g"), result.gate, self._now, turn_key=self._turn.turn_key
+            )
+
     def _finish(self) -> None:
         result = self._require_result()
+        # A question beside proved work is asked all the same.
+        self._ask(result)
         self._close(result.kind, None, result)
 
     def _close(self, kind: LoopXTurnResultKind, failed: TurnStep | None, result: TurnResult) -> None:

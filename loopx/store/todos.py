@@ -10,6 +10,7 @@ from loopx.control_plane.errors import ConflictError, NotFoundError, UsageError
 from loopx.control_plane.ids import AgentId, GoalId, TodoId, TurnKey
 from loopx.control_plane.work_items.todo import (
     ENDED_TODO_STATUSES,
+    GOAL_ITSELF,
     Continuation,
     Monitor,
     TaskClass,
@@ -34,6 +35,8 @@ def insert(tx: Tx, todo: Todo) -> None:
             )
         if row["status"] not in ENDED_TODO_STATUSES:
             open_deps += 1
+    if todo.task_class is TaskClass.ADVANCEMENT and todo.reason != GOAL_ITSELF:
+        tx.run("todos.displace", goal_id=todo.goal_id, reason=GOAL_ITSELF, now_ms=todo.created_at_ms)
     wake = todo.wake
     tx.run(
         "todos.insert",

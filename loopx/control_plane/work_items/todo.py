@@ -30,6 +30,9 @@ class TodoStatus(enum.StrEnum):
 
 ENDED_TODO_STATUSES = frozenset({TodoStatus.DONE, TodoStatus.SUPERSEDED})
 
+GOAL_ITSELF = "goal_itself"
+"""The reason of a todo that stands for the goal itself; it gives way to the first slice of work that is named."""
+
 
 class ContinuationKind(enum.StrEnum):
     """What a completion says about what follows (contracts, section 3)."""

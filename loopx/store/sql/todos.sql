@@ -162,3 +162,8 @@ WHERE d.goal_id = :goal_id AND d.status = 'done' AND d.continuation_kind = 'succ
 -- name: close_all
 UPDATE todos SET status = 'superseded', reason = 'goal_closed', claimed_by = NULL, updated_at_ms = :now_ms
 WHERE goal_id = :goal_id AND status IN ('open', 'claimed', 'blocked', 'deferred');
+
+-- name: displace
+-- The todo that stands for the goal itself gives way to a slice of it.
+UPDATE todos SET status = 'superseded', claimed_by = NULL, updated_at_ms = :now_ms
+WHERE goal_id = :goal_id AND reason = :reason AND status IN ('open', 'claimed', 'blocked', 'deferred');
