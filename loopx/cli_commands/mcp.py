@@ -14,6 +14,8 @@ def _setup(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(context: Context, args: argparse.Namespace) -> int:
+    # A host reads standard output as the protocol, so that errors never go there, not even as JSON.
+    context.as_json = False
     token = os.environ.get(TOKEN_VARIABLE)
     if not token:
         raise UsageError(
@@ -21,8 +23,6 @@ def _run(context: Context, args: argparse.Namespace) -> int:
             f"loopx mcp serves the agent of a turn, and {TOKEN_VARIABLE} is not set",
             hint="loopx run starts it by itself; there is nothing to set up",
         )
-    # A host reads standard output as the protocol, so that errors never go there, not even as JSON.
-    context.as_json = False
     from loopx.mcp_server import Tools, serve
 
     session = context.session()
