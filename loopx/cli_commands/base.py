@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import msgspec
 
-from loopx.control_plane.errors import LoopXError, NeedsPersonError, NotFoundError, UsageError
+from loopx.control_plane.errors import LoopXError, NeedsPersonError, NotFoundError, StoreError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,7 +130,13 @@ class Context:
         """Whether an ancestor of this process is a host that the store knows."""
         from loopx.runtime.ancestry import inside_a_host
 
-        return inside_a_host(self.session().store)
+        try:
+            session = self.session()
+        except StoreError as error:
+            if error.code != "store_missing":
+                raise
+            return False  # a project without a store never launched anything
+        return inside_a_host(session.store)
 
     def overview(self, groups: Sequence[tuple[str, Sequence[tuple[str, str, str]]]]) -> int:
         """Print all commands; imports none of them."""
