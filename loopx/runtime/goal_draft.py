@@ -229,3 +229,37 @@ def _state(word: str, found: ProbeResult) -> str:
 
 def _mend(here: Sequence[tuple[str, ProbeResult]]) -> str:
     return "; ".join(found.fix for _, found in here if found.fix)
+
+
+def require_runnable(definition: GoalDefinition, root: str, env: dict[str, str]) -> None:
+    """Refuse, before anything is made, what could not run here: a missing program, a repository in a merge.
+
+    Raises UsageError (`check_program_missing`, `tree_in_progress`).
+    """
+    from pathlib import Path
+
+    from loopx.workspace import check_run
+    from loopx.workspace.identity import inspect
+
+    contract = msgspec.json.decode(definition.contract, type=Contract)
+    missing = check_run.missing_programs(contract, check_run.session(root, env=env))
+    if missing and not definition.setup:
+        first = missing[0]
+        what = "can't be executed" if first.not_executable else "does not exist"
+        better = f"did you mean {first.suggestion}?" if first.suggestion else "install it, or name another check"
+        raise UsageError(
+            "check_program_missing",
+            f"check {first.check}: the program {first.program!r} {what}",
+            hint=better,
+            data={"check": first.check, "program": first.program},
+        )
+    if definition.tree_mode is TreeMode.WORKTREE:
+        return
+    status = inspect(Path(root))
+    if status.in_progress is not None:
+        raise UsageError(
+            "tree_in_progress",
+            f"{root} is in the middle of a {status.in_progress}",
+            hint="finish or abort it first, or give the goal its own tree: --worktree",
+            data={"in_progress": str(status.in_progress)},
+        )

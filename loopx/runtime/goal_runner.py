@@ -19,7 +19,7 @@ from loopx.control_plane.errors import (
     LoopXError,
     NotNowError,
 )
-from loopx.control_plane.goal import CLOSED_GOAL_STATES
+from loopx.control_plane.goal import CLOSED_GOAL_STATES, GoalState
 from loopx.control_plane.ids import AgentId, TurnKey
 from loopx.control_plane.ports import Clock, CloseoutPort
 from loopx.control_plane.quota.rules import Rule
@@ -161,6 +161,10 @@ class GoalRunner:
         if state in CLOSED_GOAL_STATES:
             raise NotNowError(
                 "goal_closed", f"goal {self._goal_id} is {state}", hint=f"loopx goal reopen {self._goal_id}"
+            )
+        if state == GoalState.STOPPED:
+            raise NotNowError(
+                "goal_stopped", f"goal {self._goal_id} is stopped", hint=f"loopx goal resume {self._goal_id}"
             )
 
     def _let_go_of_stops(self) -> None:

@@ -48,6 +48,7 @@ class LiveView:
         color: bool,
         defaults: bool = False,
         others: str = "",
+        stopping: Callable[[], bool] = lambda: False,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._out = out
@@ -55,6 +56,7 @@ class LiveView:
         self._paint = Paint(color=color)
         self._defaults = defaults
         self._others = others
+        self._stopping = stopping
         self._now_ms = now_ms
         self._lock = threading.RLock()
         self._done = threading.Event()
@@ -87,12 +89,6 @@ class LiveView:
     def __call__(self, event: ProgressEvent, /) -> None:
         with self._lock:
             self._hear(event)
-            self._draw()
-
-    def say(self, line: str) -> None:
-        """Print one line of somebody else's, such as that a stop was asked for."""
-        with self._lock:
-            self._print([line])
             self._draw()
 
     def _hear(self, event: ProgressEvent) -> None:
@@ -183,6 +179,8 @@ class LiveView:
 
     def _line(self) -> str:
         now = self._now_ms()
+        if self._stopping():
+            return f"{run_text.INDENT}stopping: the agent is ended, the tree is kept"
         if self._turn is not None:
             running = words.duration(now - self._started_ms)
             silent = now - self._last_event_ms

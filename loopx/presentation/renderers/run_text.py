@@ -220,6 +220,16 @@ def waiting_lines(event: Waiting, now_ms: int, others: str) -> list[str]:
     return [f"{INDENT}{words.joined([_waiting_for(event), when, others])}"]
 
 
+def other_engines(goal_id: str, found: Sequence[str], allowed: Sequence[str]) -> str:
+    """Which other engines are here, and whether the goal may use them."""
+    if not found and not allowed:
+        return ""
+    named = dict.fromkeys([*map(engine_label, allowed), *found])
+    if allowed:
+        return f"other engines: {', '.join(named)} (allowed: {', '.join(map(engine_label, allowed))})"
+    return f"other engines: {', '.join(named)} (allowed: no; loopx goal edit {goal_id} --fallback {found[0]})"
+
+
 def _waiting_for(event: Waiting) -> str:
     kind, _, detail = event.reason.partition(": ")
     if kind == "limit":
@@ -273,7 +283,9 @@ def _why(event: RunEnded) -> str:
 def _next_steps(event: RunEnded) -> list[str]:
     code, _, detail = event.reason.partition(":")
     steps = []
-    if event.gate_id:
+    if event.goal_state in ("paused", "stopped"):
+        steps.append(f"loopx goal resume {event.goal_id}   then  loopx run {event.goal_id}")
+    elif event.gate_id:
         steps.append(f"loopx gate answer {event.gate_id} ANSWER   then  loopx run {event.goal_id}")
     elif code == "engine_missing" and detail:
         steps.append(f"mend it: {detail}")
