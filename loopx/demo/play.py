@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from loopx.control_plane.errors import LoopXError
-from loopx.demo.scene import OBJECTIVE, Stage
+from loopx.demo.scene import GOAL_ID, OBJECTIVE, Stage
 from loopx.runtime.progress import AgentDid, ProgressEvent, RunEnded, TurnOpened
 
 RUN_LIMIT_MINUTES = 5
@@ -62,7 +62,7 @@ def play(stage: Stage, tell: Tell) -> RunEnded:
 
 def _first_run(stage: Stage, tell: Tell) -> Killed | None:
     """Run until the agent is at work in the act in which LoopX dies; None when it never came so far."""
-    words = ("run", OBJECTIVE, "--check", stage.check, "--engine", stage.engine)
+    words = ("run", OBJECTIVE, "--goal-id", GOAL_ID, "--check", stage.check, "--engine", stage.engine)
     process = _start(stage, *words)
     with process:
         for event in _events(process):

@@ -18,6 +18,7 @@ import msgspec
 from loopx.control_plane.errors import UsageError
 
 OBJECTIVE = "make the date parser accept ISO week dates"
+GOAL_ID = "iso-week-dates"
 MODULE = "dates.py"
 TESTS = "tests/test_dates.py"
 

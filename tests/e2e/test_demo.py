@@ -102,7 +102,6 @@ def test_it_tells_the_story_to_people(tmp_path: Path) -> None:
         "5 turns · 3 slots · terminal",
         "status",
         "turn list",
-        "serve",
     ):
         assert word in told
     assert "✗" not in told.partition("proved from the store")[2]

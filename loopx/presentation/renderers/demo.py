@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import assert_never
 
 from loopx.demo.play import DemoEvent, Killed, TakenOver
@@ -129,7 +130,7 @@ def look_around(stage: Stage, goal_id: str) -> tuple[str, ...]:
         f"export LOOPX_STATE_DIR={shlex.quote(stage.state)}",
         f"{program} status",
         f"{program} turn list {goal_id}",
-        f"{program} serve",
+        *([f"{program} serve"] if find_spec("loopx.cli_commands.serve") else []),
         f"git log --oneline loopx/{goal_id}",
     )
 
