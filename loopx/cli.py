@@ -54,6 +54,8 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("worker", "worker", "run every due goal"),
             ("hosts", "hosts", "which engines are here, runnable, signed in"),
             ("mcp", "mcp", "the agent's tools, over stdio"),
+            ("capability", "capability", "what only LoopX may do for an agent"),
+            ("notify", "notify", "who is told, and what waits to be sent"),
         ),
     ),
     (

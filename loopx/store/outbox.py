@@ -32,8 +32,13 @@ def notify(tx: Tx, goal_id: str, effect_key: str, what: str, data: object, now_m
     put(tx, goal_id, effect_key, NOTIFICATION, payload, now_ms)
 
 
-def put(tx: Tx, goal_id: str, effect_key: str, kind: str, payload: str, now_ms: int) -> None:
-    """Record one delivery, once per key. The key doubles as the id: it is unique and sorts well enough."""
+def put(
+    tx: Tx, goal_id: str, effect_key: str, kind: str, payload: str, now_ms: int, *, next_at_ms: int | None = None
+) -> None:
+    """Record one delivery, once per key; due now, or at `next_at_ms`.
+
+    The key doubles as the id: it is unique and sorts well enough.
+    """
     tx.run(
         "outbox.insert",
         outbox_id=f"{now_ms:013d}:{effect_key}",
@@ -41,7 +46,7 @@ def put(tx: Tx, goal_id: str, effect_key: str, kind: str, payload: str, now_ms: 
         effect_key=effect_key,
         kind=kind,
         payload=payload,
-        next_at_ms=now_ms,
+        next_at_ms=now_ms if next_at_ms is None else next_at_ms,
         now_ms=now_ms,
     )
 
@@ -78,3 +83,29 @@ def failed(tx: Tx, item: OutboxItem, error: str, now_ms: int) -> None:
         last_error=error[:500],
         status="dead" if item.attempts + 1 >= MAX_ATTEMPTS else "pending",
     )
+
+
+def take(tx: Tx, item: OutboxItem, until_ms: int) -> bool:
+    """Keep an item from other senders until an instant; False when another one has it."""
+    taken = tx.run("outbox.take", outbox_id=item.outbox_id, expected=item.next_at_ms, next_at_ms=until_ms)
+    return taken == 1
+
+
+def hold(tx: Tx, outbox_id: str, until_ms: int) -> None:
+    """Put an item off without counting an attempt."""
+    tx.run("outbox.hold", outbox_id=outbox_id, next_at_ms=until_ms)
+
+
+def drop(tx: Tx, outbox_id: str, reason: str) -> None:
+    """File an item that needs no delivery, with the reason; the record stays."""
+    tx.run("outbox.drop", outbox_id=outbox_id, reason=reason[:500])
+
+
+def sent_since(tx: Tx, goal_id: str, kind: str, since_ms: int) -> tuple[tuple[int, OutboxItem], ...]:
+    """What went out since an instant, with its own."""
+    rows = tx.all("outbox.sent_since", goal_id=goal_id, kind=kind, since_ms=since_ms)
+    return tuple((int(row["sent_at_ms"]), from_row(row)) for row in rows)
+
+
+def pending_of(tx: Tx, goal_id: str, kind: str) -> tuple[OutboxItem, ...]:
+    return tuple(from_row(row) for row in tx.all("outbox.pending_of", goal_id=goal_id, kind=kind))

@@ -34,3 +34,6 @@ SELECT * FROM capability_intents WHERE gate_id = :gate_id LIMIT 1;
 
 -- name: set_gate
 UPDATE capability_intents SET gate_id = :gate_id, attempt = :attempt, updated_at_ms = :now_ms WHERE intent_id = :intent_id;
+
+-- name: latest_of_all
+SELECT * FROM capability_intents ORDER BY intent_id DESC LIMIT :limit;

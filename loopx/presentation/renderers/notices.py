@@ -1,0 +1,64 @@
+"""A notification in words: a title that fits a phone's screen, and what to do next. It adds no facts of its own."""
+
+from __future__ import annotations
+
+import msgspec
+
+from loopx.presentation.renderers.words import QUESTIONS, RUN_ENDS
+from loopx.runtime.notifications import Message
+
+_TITLES = {
+    "gate_asked": "{goal}: a question",
+    "gate_unanswered": "{goal}: still waiting for you",
+    "goal_completed": "{goal}: done",
+    "run_stopped": "{goal}: stopped",
+    "run_failed": "{goal}: can't run",
+    "spike": "{goal}: unusual use",
+    "capability_done": "{goal}: {capability} done",
+    "capability_failed": "{goal}: {capability} failed",
+    "test": "LoopX: a test",
+}
+
+
+class _Data(msgspec.Struct, frozen=True, kw_only=True):
+    gate_id: str = ""
+    question: str = ""
+    reason: str = ""
+    capability: str = ""
+    exit_code: int | None = None
+    latest: int | None = None
+    median: int | None = None
+    unit: str = ""
+    code: str = ""
+    message: str = ""
+
+
+def words(message: Message) -> tuple[str, str]:
+    """Title and text."""
+    data = msgspec.json.decode(message.data, type=_Data)
+    title = _TITLES.get(message.what, "{goal}: " + message.what).format(
+        goal=message.goal_id, capability=data.capability
+    )
+    text = _text(message, data)
+    if message.more:
+        text += f"\n(and {message.more} more of this kind)"
+    return title, text
+
+
+def _text(message: Message, data: _Data) -> str:
+    goal = message.goal_id
+    if message.what in ("gate_asked", "gate_unanswered"):
+        question = QUESTIONS.get(data.question, data.question)
+        return f"{question}\nloopx gate answer {data.gate_id} ..."
+    if message.what == "goal_completed":
+        return f"Every check is green and nothing is left to do.\nloopx report {goal}"
+    if message.what == "run_stopped":
+        return f"{RUN_ENDS.get(data.reason, data.reason)}\nloopx why {goal}"
+    if message.what == "run_failed":
+        return f"{data.message or data.code}\nloopx why {goal}"
+    if message.what == "spike":
+        return f"The last turn used {data.latest} {data.unit}; the usual is {data.median}.\nloopx quota status {goal}"
+    if message.what.startswith("capability_"):
+        ended = "" if data.exit_code is None else f" (exit {data.exit_code})"
+        return f"{data.capability}: {message.what.removeprefix('capability_')}{ended}\nloopx capability list {goal}"
+    return "This is what a notification looks like."
