@@ -126,6 +126,10 @@ class Context:
             )
         return os.environ.get("USER") or "person"
 
+    def may_not_see_held_out(self) -> bool:
+        """Whether this may be an agent, from whom held-out checks are kept."""
+        return bool(os.environ.get(TOKEN_VARIABLE)) or self._inside_a_host()
+
     def _inside_a_host(self) -> bool:
         """Whether an ancestor of this process is a host that the store knows."""
         from loopx.runtime.ancestry import inside_a_host

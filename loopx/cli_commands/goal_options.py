@@ -147,7 +147,9 @@ def unknown_goal(context: Context, goal_id: str) -> NotFoundError:
     return NotFoundError("goal_unknown", f"no goal {goal_id!r} in this project", hint=hint)
 
 
-def create(context: Context, wish: GoalWish, goal_id: str | None, titles: tuple[str, ...]) -> Goal:
+def create(
+    context: Context, wish: GoalWish, goal_id: str | None, titles: tuple[str, ...], *, engine_needed: bool = True
+) -> Goal:
     """Make the goal, and the project's store if there is none. Everything that can be refused is refused before.
 
     Raises UsageError, EngineError (`no_engine`), ConflictError (`goal_exists`).
@@ -161,7 +163,7 @@ def create(context: Context, wish: GoalWish, goal_id: str | None, titles: tuple[
         require_title(title)
     if goal_id is not None:
         goal_service.require_goal_name(goal_id)
-    definition = goal_draft.definition(wish, config.read(place.root), place.root, env)
+    definition = goal_draft.definition(wish, config.read(place.root), place.root, env, engine_needed=engine_needed)
     goal_service.require_definition(definition)
     goal_draft.require_runnable(definition, place.root, env)
     session = context.session(create=True)

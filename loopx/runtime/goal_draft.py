@@ -63,15 +63,17 @@ def _is_no(wish: GoalWish, name: str) -> bool:
     return name in ("snapshot", "worktree", "replan_preview") and getattr(wish, name) is False
 
 
-def definition(wish: GoalWish, config: Config, root: str, env: dict[str, str]) -> GoalDefinition:
-    """A new goal's definition.
+def definition(
+    wish: GoalWish, config: Config, root: str, env: dict[str, str], *, engine_needed: bool = True
+) -> GoalDefinition:
+    """A new goal's definition; without `engine_needed`, one without an engine where none is named or evident.
 
     Raises UsageError (`no_check`, and what parsing refuses), EngineError (`no_engine`).
     """
     contract = _contract(wish, config.contract)
     if not [check for check in contract.checks if not check.held_out]:
         raise no_check(root)
-    engines = wish.engines or config.engines or (only_ready_engine(env),)
+    engines = wish.engines or config.engines or _evident_engine(env, needed=engine_needed)
     base = GoalDefinition(
         objective=wish.objective or "",
         contract=encode_contract(contract),
@@ -198,6 +200,15 @@ def no_check(root: str) -> UsageError:
         hint=f'add  --check "CMD"{named}',
         data={"found": ", ".join(found) or None},
     )
+
+
+def _evident_engine(env: dict[str, str], *, needed: bool) -> tuple[str, ...]:
+    try:
+        return (only_ready_engine(env),)
+    except (UsageError, EngineError):
+        if needed:
+            raise
+        return ()
 
 
 def only_ready_engine(env: dict[str, str]) -> str:

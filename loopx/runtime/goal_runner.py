@@ -149,13 +149,16 @@ class GoalRunner:
             return self._finish(_missing_engine(engine, probe))
         try:
             goal_work.prepare_tree(self._store, self._project, work)
-            goal_work.take_baseline(
-                self._store, work, self._env, self._observer, self._must_stop, self._deadline.remaining_ms
-            )
+            self._baseline(work)
             end = self._loop()
         except CancelledError:
             end = _End(disposition=LoopDisposition.STOP, exit_code=130, reason="cancelled", failure="cancelled")
         return self._finish(end)
+
+    def _baseline(self, work: goal_work.GoalWork) -> None:
+        goal_work.take_baseline(
+            self._store, work, self._env, self._observer, self._must_stop, self._deadline.remaining_ms
+        )
 
     def _refuse_closed(self, state: str) -> None:
         if state in CLOSED_GOAL_STATES:
@@ -272,6 +275,8 @@ class GoalRunner:
             return _End(disposition=disposition, exit_code=12, reason="turn_limit")
         if not self._deadline.admit():
             return _End(disposition=disposition, exit_code=12, reason="time_limit", failure="budget_exhausted")
+        # A person may have changed the checks between two turns.
+        self._baseline(self._runner.work())
         try:
             journal = self._runner.start(plan, disposition, self._engine())
         except (NotNowError, BudgetError) as error:

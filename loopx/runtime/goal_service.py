@@ -14,7 +14,7 @@ from loopx.control_plane.scheduler.schedule import Schedule, reopen_schedule
 from loopx.control_plane.work_items.todo import GOAL_ITSELF, Todo
 from loopx.hosts import registry
 from loopx.runtime.project import Project
-from loopx.store import goals, schedules, todos
+from loopx.store import goals, schedules, todos, turns
 from loopx.store.connection import Tx
 from loopx.store.store import Store
 
@@ -128,10 +128,14 @@ def _first_todos(store: Store, goal_id: GoalId, objective: str, titles: tuple[st
     ]
 
 
-def edit(store: Store, goal_id: str, change: GoalDefinition, what: tuple[str, ...]) -> int:
+def edit(
+    store: Store, goal_id: str, change: GoalDefinition, what: tuple[str, ...], *, expected: int | None = None
+) -> int:
     """Replace a goal's definition by a new revision; its number. A changed contract asks for a new baseline.
 
-    Raises ConflictError (`stale_revision`, `goal_closed`), UsageError for a bad definition.
+    `expected`: the revision that was looked at; None takes whatever there is.
+
+    Raises ConflictError (`stale_revision`, `goal_closed`, `turn_open`), UsageError for a bad definition.
     """
     require_definition(change)
     now = store.now_ms()
@@ -140,8 +144,21 @@ def edit(store: Store, goal_id: str, change: GoalDefinition, what: tuple[str, ..
         if goal.state in CLOSED_GOAL_STATES:
             raise ConflictError("goal_closed", f"goal {goal_id} is {goal.state}", hint=f"loopx goal reopen {goal_id}")
         if bytes(goal.definition.contract) != bytes(change.contract):
+            _require_no_turn(tx, goal_id)
             tx.run("goals.drop_baseline", goal_id=goal_id)
-        return goals.edit(tx, goal.goal_id, goal.revision, change, now, what)
+        return goals.edit(tx, goal.goal_id, goal.revision if expected is None else expected, change, now, what)
+
+
+def _require_no_turn(tx: Tx, goal_id: str) -> None:
+    """A turn that runs is judged by the contract under which it started."""
+    open_turn = turns.open_turn(tx, goal_id)
+    if open_turn is not None:
+        raise ConflictError(
+            "turn_open",
+            f"turn {open_turn} of {goal_id} is judged by the checks as they are",
+            hint=f"loopx goal pause {goal_id} lets it finish; then edit the checks",
+            data={"turn_key": open_turn},
+        )
 
 
 _MOVES = {
