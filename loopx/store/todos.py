@@ -53,7 +53,7 @@ def insert(tx: Tx, todo: Todo) -> None:
         write_scope=dump(todo.write_scope),
         reviews=todo.reviews,
         wake_kind=wake.kind if wake else None,
-        wake_at_ms=wake.at_ms if wake else None,
+        wake_at_ms=_wake_at(wake, todo.created_at_ms),
         wake_todo=wake.todo_id if wake else None,
         wake=dump(wake) if wake else None,
         monitor=dump(todo.monitor) if todo.monitor else None,
@@ -64,6 +64,13 @@ def insert(tx: Tx, todo: Todo) -> None:
     for dependency in todo.depends_on:
         tx.run("todos.insert_dep", todo_id=todo.todo_id, depends_on=dependency)
     events.append(tx, todo.goal_id, "todo_added", todo.created_at_ms, {"todo_id": todo.todo_id, "title": todo.title})
+
+
+def _wake_at(wake: Wake | None, now_ms: int) -> int | None:
+    """When to look at a wake condition: its instant, or for a probe at once."""
+    if wake is None:
+        return None
+    return now_ms if wake.kind is WakeKind.PROBE and wake.at_ms is None else wake.at_ms
 
 
 def from_row(tx: Tx, row: Row) -> Todo:
@@ -180,7 +187,7 @@ def set_status(
         status=status,
         reason=reason,
         wake_kind=wake.kind if wake else None,
-        wake_at_ms=wake.at_ms if wake else None,
+        wake_at_ms=_wake_at(wake, now_ms),
         wake_todo=wake.todo_id if wake else None,
         wake=dump(wake) if wake else None,
         now_ms=now_ms,

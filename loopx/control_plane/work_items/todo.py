@@ -71,8 +71,14 @@ class Monitor(msgspec.Struct, frozen=True, kw_only=True):
 
     argv: tuple[str, ...]
     every_ms: int = 300_000
+    timeout_s: int = 60
     last_hash: str | None = None
     unchanged: int = 0
+    """Probes in a row that saw the same."""
+    changes: int = 0
+    """Probes in a row that each saw something else."""
+    failures: int = 0
+    """Probes in a row that could not look."""
 
 
 class Todo(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,6 +98,12 @@ WHERE goal_id = :goal_id;
 UPDATE goals SET floor_streak = 0, idle_streak = 0, failure_streak = 0, host_failure_streak = 0, replan_tried = 0
 WHERE goal_id = :goal_id;
 
+-- name: open_breaker
+-- Something beside the turns themselves shows that the plan does not hold: a replan is due.
+UPDATE goals SET idle_streak = CASE WHEN idle_streak < breaker_threshold THEN breaker_threshold ELSE idle_streak END,
+  replan_tried = 0, updated_at_ms = :now_ms
+WHERE goal_id = :goal_id;
+
 -- name: after_turn
 -- What a closing turn leaves on its goal.
 UPDATE goals SET floor_streak = :floor_streak, idle_streak = :idle_streak, failure_streak = :failure_streak,

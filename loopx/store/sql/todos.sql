@@ -146,6 +146,25 @@ SELECT MIN(monitor_due_ms) FROM todos WHERE goal_id = :goal_id AND task_class = 
 UPDATE todos SET monitor = :monitor, monitor_due_ms = :monitor_due_ms, updated_at_ms = :now_ms
 WHERE todo_id = :todo_id;
 
+-- name: advance_monitor
+-- Take one probe: the instant that was read is compared and set, so that nobody else runs the same one.
+UPDATE todos SET monitor_due_ms = :monitor_due_ms
+WHERE todo_id = :todo_id AND status = 'open' AND monitor_due_ms = :expected;
+
+-- name: open_with_reason
+-- An open todo that was made for one reason.
+SELECT * FROM todos WHERE goal_id = :goal_id AND status IN ('open', 'claimed', 'blocked', 'deferred')
+  AND status = 'open' AND reason = :reason ORDER BY todo_id LIMIT 1;
+
+-- name: probe_due
+-- A deferral that a probe ends, and whose next look has come.
+SELECT * FROM todos WHERE goal_id = :goal_id AND status IN ('blocked', 'deferred') AND wake_kind = 'probe'
+  AND wake_at_ms <= :now_ms ORDER BY wake_at_ms LIMIT 1;
+
+-- name: advance_probe
+UPDATE todos SET wake_at_ms = :wake_at_ms
+WHERE todo_id = :todo_id AND status IN ('blocked', 'deferred') AND wake_kind = 'probe' AND wake_at_ms = :expected;
+
 -- name: exists_in_goal
 SELECT 1 FROM todos WHERE todo_id = :todo_id AND goal_id = :goal_id;
 
