@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from loopx.control_plane.effect_program import effect_ref
-from loopx.control_plane.errors import EngineError, LoopXError, NeedsPersonError, NotNowError
+from loopx.control_plane.errors import ConflictError, EngineError, LoopXError, NeedsPersonError, NotNowError
 from loopx.control_plane.goal import GoalDefinition
 from loopx.control_plane.turn_driver.journal import HostReport, RunUsage, TurnJournal
 from loopx.control_plane.turn_driver.transaction import TurnStep
@@ -37,6 +37,7 @@ from loopx.runtime.claims import Claim, from_result
 from loopx.runtime.progress import AgentDid, Observer
 from loopx.runtime.prompt import Prompt
 from loopx.store import hosts as host_runs
+from loopx.store import turns
 from loopx.store.store import Store
 
 MESSAGE_CHARS = 600
@@ -71,7 +72,12 @@ class HostSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptHost:
-    """Implements `HostPort` for one turn. `should_stop` is asked while the host runs."""
+    """Implements `HostPort` for one turn.
+
+    `renew`, where it is given, makes the setup of a launch anew, with a credential that this process knows. While the
+    host runs, `should_stop` is asked, which ends it, and `lost`, which only ends the following of it: the
+    turn is another process's then, and so is the host.
+    """
 
     def __init__(
         self,
@@ -80,12 +86,16 @@ class KeptHost:
         observer: Observer,
         should_stop: Callable[[], bool],
         tree_changed: Callable[[], bool],
+        lost: Callable[[], bool] = lambda: False,
+        renew: Callable[[], HostSetup] | None = None,
     ) -> None:
         self._store = store
         self._setup = setup
         self._observer = observer
         self._should_stop = should_stop
         self._tree_changed = tree_changed
+        self._lost = lost
+        self._renew = renew
 
     def execute(self, journal: TurnJournal) -> HostReport:
         """Raises EngineError when no keeper can be started, NeedsPersonError (`foreign_run`) for another's records."""
@@ -119,6 +129,9 @@ class KeptHost:
         )
 
     def _launch(self, journal: TurnJournal, attempt: int) -> HostReport:
+        if self._renew is not None:
+            # The first launcher took its credential with it.
+            self._setup = self._renew()
         setup, turn = self._setup, journal.turn
         reference = effect_ref(turn.turn_key, TurnStep.HOST_EXECUTE, str(attempt))
         run_id = reference.replace("/", ".")
@@ -137,6 +150,7 @@ class KeptHost:
                 resumes=setup.resume_session,
                 prompt_bytes=setup.prompt.total_bytes,
                 overhead_bytes=setup.prompt.overhead_bytes,
+                fence=turns.fence_of(turn),
                 now_ms=self._store.now_ms(),
             )
         try:
@@ -160,7 +174,7 @@ class KeptHost:
             )
         if found.state is supervise.RunState.NEVER_STARTED:
             with self._store.write() as tx:
-                host_runs.abandon(tx, run.run_id, self._store.now_ms())
+                host_runs.abandon(tx, run.run_id, run.turn_key, turns.fence_of(journal.turn), self._store.now_ms())
             return None
         adapter = registry.adapter_for(run.engine)
         request = self._request(journal, run.run_id, run.spool_dir)
@@ -184,7 +198,16 @@ class KeptHost:
             for event in self._hear(journal, parser, line):
                 guard.see(event)
 
-        record = supervise.follow(kept, on_line, lambda: self._should_stop() or guard.tripped)
+        def should_cancel() -> bool:
+            if self._lost():
+                raise ConflictError(
+                    "lease_lost",
+                    f"this process no longer holds turn {journal.turn.turn_key}; its host goes on",
+                    hint=f"loopx run {journal.turn.goal_id} goes on from what is committed",
+                )
+            return self._should_stop() or guard.tripped
+
+        record = supervise.follow(kept, on_line, should_cancel)
         return self._report(
             journal,
             adapter,

@@ -111,7 +111,7 @@ class TurnWiring:
         self._closeout = closeout or NothingOutside()
 
     def ports(self, journal: TurnJournal, token: str | None, lost: Callable[[], bool]) -> Ports:
-        """The ports of one turn. `token`: the agent's credential, None when the turn is resumed without a launch."""
+        """The ports of one turn. `token`: the agent's credential, None when the turn is resumed."""
         turn = journal.turn
         setup = self._setup(turn, token)
         tree = self._work.tree
@@ -121,8 +121,10 @@ class TurnWiring:
                 self._store,
                 setup,
                 self._observer,
-                lambda: self._stopping() or lost(),
+                self._stopping,
                 lambda: turn.tree_before is None or tree.capture() != turn.tree_before,
+                lost,
+                None if token is not None else lambda: self._setup(turn, self._new_token(turn)),
             ),
             judge=ContractJudge(
                 self._known, tree, self._evaluator(turn), self._env, self._store.now_ms, self._stopping
@@ -131,6 +133,13 @@ class TurnWiring:
             schedule=GoalSchedule(self._store),
             closeout=self._closeout,
         )
+
+    def _new_token(self, turn: Turn) -> str:
+        """A credential for an agent whose first launch came to nothing; the old one is worth nothing any more."""
+        token = self._store.ids.secret()
+        with self._store.write() as tx:
+            turns.set_token(tx, turn, token_hash(token), self._store.now_ms())
+        return token
 
     def _evaluator(self, turn: Turn) -> Callable[[JudgedGoal], Evaluator]:
         return lambda known: Evaluator(

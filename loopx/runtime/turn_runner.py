@@ -6,13 +6,15 @@ journal, so that this runner may be killed anywhere.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import msgspec
 
-from loopx.control_plane.effect_program import turn_key
-from loopx.control_plane.errors import ConflictError, NeedsPersonError, UsageError
-from loopx.control_plane.ids import AgentId, GoalId, TurnKey
+from loopx.control_plane.effect_program import effect_ref, turn_key
+from loopx.control_plane.errors import ConflictError, LoopXError, UsageError
+from loopx.control_plane.ids import AgentId, EffectRef, GoalId, TurnKey
+from loopx.control_plane.ports import CloseoutPort
 from loopx.control_plane.quota import decision as decisions
 from loopx.control_plane.quota.facts import GoalFacts
 from loopx.control_plane.quota.turn_envelope import (
@@ -42,6 +44,7 @@ from loopx.control_plane.turn_driver.transaction import (
     LoopXTurnResultKind,
     ReceiptRoute,
     TurnReceipt,
+    TurnStep,
 )
 from loopx.control_plane.work_items import frontier
 from loopx.runtime import owner as owners
@@ -51,7 +54,7 @@ from loopx.runtime.progress import Observer, TurnOpened
 from loopx.runtime.project import Project
 from loopx.runtime.reading import read_facts
 from loopx.runtime.turn_ports import TurnWiring, goal_todo, token_hash
-from loopx.store import events, goals, leases, schedules, turns
+from loopx.store import events, goals, leases, ledger, schedules, turns
 from loopx.store.codec import dump
 from loopx.store.connection import Tx
 from loopx.store.store import Store
@@ -95,6 +98,7 @@ class TurnRunner:
         stopping: Callable[[], bool] = lambda: False,
         left_ms: Callable[[], int | None] = lambda: None,
         boundaries: frozenset[LoopXTurnPhase] = DEFAULT_BOUNDARIES,
+        closeout: CloseoutPort | None = None,
     ) -> None:
         self._store = store
         self._project = project
@@ -105,6 +109,7 @@ class TurnRunner:
         self._stopping = stopping
         self._left_ms = left_ms
         self._boundaries = boundaries
+        self._closeout = closeout
         self.owner = owners.current_owner()
 
     def work(self) -> GoalWork:
@@ -233,20 +238,19 @@ class TurnRunner:
     def resume(self, key: TurnKey) -> TurnJournal:
         """Take an interrupted turn from its committed prefix to its end.
 
-        Raises ConflictError (`lease_held`) while another process drives it, NeedsPersonError (`journal_blocked`).
+        Raises ConflictError (`lease_held` while another process drives it, `turn_closed` when one finished it), and
+        NeedsPersonError (`journal_blocked`).
         """
         dead_owner = self._dead_owner()
         with self._store.write() as tx:
             journal, fence = turns.take_over(tx, key, self.owner, self._store.now_ms(), dead_owner=dead_owner)
-        self._require_sound(journal)
+        self._require_sound(journal, fence)
         self._tell_opened(journal.turn, resumed=True)
         return self._execute(self.work(), journal, fence, None)
 
-    def _require_sound(self, journal: TurnJournal) -> None:
+    def _require_sound(self, journal: TurnJournal, fence: Fence) -> None:
         """Block a journal that contradicts itself: guessing its progress is never an option."""
         turn = journal.turn
-        if turn.state is TurnState.BLOCKED:
-            return
         violation = recovery.journal_violation(
             recovery.journal_view(
                 journal,
@@ -254,29 +258,51 @@ class TurnRunner:
                     turn_key=turn.turn_key, goal_id=GoalId(self._goal_id), agent_id=turn.agent_id
                 ),
                 closeout_required=terminal_closeout_requirement(turn),
+                effects=self._effects_shown(turn),
             )
         )
         if violation is None:
             return
         with self._store.write() as tx:
             tx.run("turns.block", turn_key=turn.turn_key, violation=violation)
+            leases.release(tx, fence.resource, fence.epoch)
             body = {"violation": violation}
             events.append(tx, turn.goal_id, "journal_blocked", self._store.now_ms(), body, turn.turn_key)
-        raise NeedsPersonError(
-            "journal_blocked",
-            f"the journal of turn {turn.turn_key} is inconsistent: {violation}",
-            hint="loopx doctor",
-            data={"turn_key": turn.turn_key, "violation": str(violation)},
-        )
+        raise turns.blocked(msgspec.structs.replace(turn, violation=str(violation)))
+
+    def _effects_shown(self, turn: Turn) -> tuple[EffectRef, ...]:
+        """Effects of this turn that the store itself shows. A checkpoint without its receipt is no contradiction."""
+        spend = effect_ref(turn.turn_key, TurnStep.QUOTA_SPEND)
+        with self._store.read() as tx:
+            return (spend,) if ledger.by_effect(tx, spend) is not None else ()
 
     def _execute(self, work: GoalWork, journal: TurnJournal, fence: Fence, token: str | None) -> TurnJournal:
         turn = journal.turn
-        with LeaseKeeper(self._store.path, self._store.clock, fence, turn.todo_id) as keeper:
-            wiring = TurnWiring(
-                self._store, self._project, work, self._env, self._observer, self._stopping, self._left_ms
-            )
-            ports = wiring.ports(journal, token, lambda: keeper.lost)
-            return TurnExecutor(ports, self._boundaries).run(journal, fence)
+        closed = False
+        try:
+            with LeaseKeeper(self._store.path, self._store.clock, fence, turn.todo_id) as keeper:
+                wiring = TurnWiring(
+                    self._store,
+                    self._project,
+                    work,
+                    self._env,
+                    self._observer,
+                    self._stopping,
+                    self._left_ms,
+                    self._closeout,
+                )
+                ports = wiring.ports(journal, token, lambda: keeper.lost)
+                ended = TurnExecutor(ports, self._boundaries).run(journal, fence)
+            closed = ended.turn.state is TurnState.CLOSED
+            return ended
+        finally:
+            if not closed:
+                self._let_go(fence)
+
+    def _let_go(self, fence: Fence) -> None:
+        """A turn that stays open is anybody's from now on, this process included."""
+        with contextlib.suppress(LoopXError), self._store.write() as tx:
+            leases.release(tx, fence.resource, fence.epoch)
 
     def _dead_owner(self) -> str | None:
         """The holder of this agent's turn lease, if its process is proved gone."""

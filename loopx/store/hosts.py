@@ -6,8 +6,8 @@ import msgspec
 
 from loopx.control_plane.ids import GoalId, TurnKey
 from loopx.control_plane.quota.policy import BudgetUnit
-from loopx.control_plane.turn_driver.journal import HostReport, RunUsage
-from loopx.store import meters
+from loopx.control_plane.turn_driver.journal import Fence, HostReport, RunUsage
+from loopx.store import meters, turns
 from loopx.store.codec import dump, load, raw_or_none
 from loopx.store.connection import Row, Tx
 
@@ -45,10 +45,14 @@ def intend(
     resumes: str | None,
     prompt_bytes: int,
     overhead_bytes: int,
+    fence: Fence,
     now_ms: int,
 ) -> None:
-    """Record that a host is about to be launched; the launch itself counts from now on."""
-    tx.run(
+    """Record that a host is about to be launched; the launch itself counts from now on.
+
+    Raises ConflictError (`lease_lost`) when another process has the turn by now.
+    """
+    recorded = tx.run(
         "hosts.insert",
         run_id=run_id,
         turn_key=turn_key,
@@ -59,8 +63,12 @@ def intend(
         resumes=resumes,
         prompt_bytes=prompt_bytes,
         overhead_bytes=overhead_bytes,
+        resource=fence.resource,
+        epoch=fence.epoch,
         now_ms=now_ms,
     )
+    if recorded != 1:
+        raise turns.lease_lost(turn_key)
     for owner in (goal_id, ""):
         meters.record(tx, owner, f"{run_id}:launch", {BudgetUnit.LAUNCHES: 1}, now_ms)
 
@@ -89,9 +97,11 @@ def end(tx: Tx, report: HostReport, goal_id: str, now_ms: int) -> bool:
     return True
 
 
-def abandon(tx: Tx, run_id: str, now_ms: int) -> None:
-    """Record that a launch never became a process; the turn may launch again."""
-    tx.run("hosts.abandon", run_id=run_id, now_ms=now_ms)
+def abandon(tx: Tx, run_id: str, turn_key: str, fence: Fence, now_ms: int) -> None:
+    """Record that a launch never became a process; the turn may launch again. Raises ConflictError (`lease_lost`)."""
+    done = tx.run("hosts.abandon", run_id=run_id, resource=fence.resource, epoch=fence.epoch, now_ms=now_ms)
+    if done != 1:
+        raise turns.lease_lost(turn_key)
 
 
 def _amounts(report: HostReport, usage: RunUsage) -> dict[BudgetUnit, int]:

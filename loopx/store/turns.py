@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loopx.control_plane.errors import ConflictError, NotFoundError, NotNowError
+from loopx.control_plane.errors import ConflictError, NeedsPersonError, NotFoundError, NotNowError
 from loopx.control_plane.ids import AgentId, EffectRef, Epoch, GoalId, TodoId, TurnKey
 from loopx.control_plane.turn_driver.driver import LoopXTurnRoute
 from loopx.control_plane.turn_driver.journal import (
@@ -157,10 +157,12 @@ def take_over(
 ) -> tuple[TurnJournal, Fence]:
     """Take an open turn whose driver is gone: a new epoch, so that the old driver can write nothing any more.
 
-    Raises ConflictError (`lease_held`) while its driver lives, NotFoundError (`turn_unknown`).
+    Raises ConflictError (`lease_held` while its driver lives, `turn_closed` when somebody finished it meanwhile),
+    NeedsPersonError (`journal_blocked`), NotFoundError (`turn_unknown`).
     """
     journal = load_journal(tx, turn_key)
     turn = journal.turn
+    _require_open(turn)
     resource = turn_resource(turn.goal_id, turn.agent_id)
     epoch = leases.acquire(tx, resource, owner, TURN_LEASE_MS, now_ms, dead_owner=dead_owner)
     tx.run("turns.start_epoch", turn_key=turn_key, epoch=epoch)
@@ -168,11 +170,70 @@ def take_over(
     return load_journal(tx, turn_key), Fence(resource=resource, epoch=epoch)
 
 
-def load_journal(tx: Tx, turn_key: str) -> TurnJournal:
-    """Raises NotFoundError (`turn_unknown`)."""
+def fence_of(turn: Turn) -> Fence:
+    """The fence of whoever took the turn last."""
+    return Fence(resource=turn_resource(turn.goal_id, turn.agent_id), epoch=turn.epoch)
+
+
+def set_token(tx: Tx, turn: Turn, token_hash: str, now_ms: int) -> None:
+    """Give the turn's agent another credential. Raises ConflictError (`lease_lost`)."""
+    fence = fence_of(turn)
+    done = tx.run(
+        "turns.set_token",
+        turn_key=turn.turn_key,
+        token_hash=token_hash,
+        resource=fence.resource,
+        epoch=fence.epoch,
+        now_ms=now_ms,
+    )
+    if done != 1:
+        raise lease_lost(turn.turn_key)
+
+
+def lease_lost(turn_key: str) -> ConflictError:
+    """What a process hears whose turn was taken over."""
+    return ConflictError(
+        "lease_lost",
+        f"this process no longer holds turn {turn_key}",
+        hint="another one goes on from what is committed",
+        data={"turn_key": turn_key},
+    )
+
+
+def _require_open(turn: Turn) -> None:
+    """A lease on a turn that can't be driven would only keep the next turn from starting."""
+    if turn.state is TurnState.CLOSED:
+        raise ConflictError(
+            "turn_closed",
+            f"turn {turn.turn_key} was finished by another process",
+            hint=f"loopx run {turn.goal_id}",
+            data={"turn_key": turn.turn_key},
+        )
+    if turn.state is TurnState.BLOCKED:
+        raise blocked(turn)
+
+
+def blocked(turn: Turn) -> NeedsPersonError:
+    """What is said of a turn whose journal contradicts itself."""
+    return NeedsPersonError(
+        "journal_blocked",
+        f"the journal of turn {turn.turn_key} is inconsistent: {turn.violation}",
+        hint="loopx doctor",
+        data={"turn_key": turn.turn_key, "violation": turn.violation},
+    )
+
+
+def get(tx: Tx, turn_key: str) -> Turn:
+    """The turn without its phases. Raises NotFoundError (`turn_unknown`)."""
     row = tx.one("turns.get", turn_key=turn_key)
     if row is None:
         raise NotFoundError("turn_unknown", f"no turn {turn_key!r}", hint="loopx turn list GOAL")
+    return turn_from_row(row)
+
+
+def load_journal(tx: Tx, turn_key: str) -> TurnJournal:
+    """Raises NotFoundError (`turn_unknown`)."""
+    turn = get(tx, turn_key)
     phases = tuple(
         PhaseRecord(
             phase=LoopXTurnPhase(phase["phase"]),
@@ -185,7 +246,7 @@ def load_journal(tx: Tx, turn_key: str) -> TurnJournal:
     )
     run = tx.one("hosts.last_of_turn", turn_key=turn_key)
     host = load(run["summary"], HostReport) if run is not None and run["summary"] else None
-    return TurnJournal(turn=turn_from_row(row), phases=phases, host=host)
+    return TurnJournal(turn=turn, phases=phases, host=host)
 
 
 def turn_from_row(row: Row) -> Turn:

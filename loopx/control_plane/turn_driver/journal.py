@@ -300,6 +300,8 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
 
     kind: LoopXTurnResultKind
     failed_phase: TurnStep | None
+    code: str = ""
+    """The code of the error that kept a proved turn from settling; for people."""
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):

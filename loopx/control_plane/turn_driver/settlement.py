@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from loopx.control_plane.effect_program import effect_ref
-from loopx.control_plane.errors import ConflictError, LoopXError, StoreError
+from loopx.control_plane.errors import CancelledError, ConflictError, LoopXError, StoreError
 from loopx.control_plane.ports import JournalPort, TurnPorts
 from loopx.control_plane.turn_driver.journal import (
     ClosedOut,
@@ -160,10 +160,10 @@ def _write_back(writer: JournalWriter, ports: TurnPorts) -> bool:
     reference = effect_ref(writer.turn.turn_key, TurnStep.DURABLE_WRITEBACK)
     try:
         checkpoint = ports.tree.checkpoint(writer.journal, reference)
-    except (StoreError, ConflictError):
+    except (StoreError, CancelledError):
         raise
-    except LoopXError:
-        writer.note(Stopped(LoopXTurnResultKind.WRITEBACK_FAILED, TurnStep.DURABLE_WRITEBACK))
+    except LoopXError as error:
+        writer.note(Stopped(LoopXTurnResultKind.WRITEBACK_FAILED, TurnStep.DURABLE_WRITEBACK, error.code))
         writer.flush()
         return False
     writer.phase(WrittenBack(checkpoint))
@@ -172,7 +172,13 @@ def _write_back(writer: JournalWriter, ports: TurnPorts) -> bool:
 
 def _schedule(writer: JournalWriter, ports: TurnPorts) -> None:
     if writer.completed < _APPLY_DONE:
-        writer.phase(ScheduleApplied(ports.schedule.next_due(writer.journal)))
+        try:
+            due = ports.schedule.next_due(writer.journal)
+        except Exception:
+            # What is proved and paid for must not wait for a cadence that can't be computed.
+            writer.flush()
+            raise
+        writer.phase(ScheduleApplied(due))
     if writer.completed < _ACK_DONE and ports.schedule.owner_has(writer.journal):
         writer.phase(ScheduleAcked())
 
@@ -180,10 +186,10 @@ def _schedule(writer: JournalWriter, ports: TurnPorts) -> None:
 def _close_out(writer: JournalWriter, ports: TurnPorts) -> bool:
     try:
         ports.closeout.close(writer.journal)
-    except (StoreError, ConflictError):
+    except (StoreError, CancelledError):
         raise
-    except LoopXError:
-        writer.note(Stopped(LoopXTurnResultKind.TERMINAL_CLOSEOUT_FAILED, TurnStep.TERMINAL_CLOSEOUT))
+    except LoopXError as error:
+        writer.note(Stopped(LoopXTurnResultKind.TERMINAL_CLOSEOUT_FAILED, TurnStep.TERMINAL_CLOSEOUT, error.code))
         writer.flush()
         return False
     writer.note(ClosedOut())

@@ -1,9 +1,10 @@
 -- name: insert
--- The intent to run a host, before it runs.
+-- The intent to run a host, before it runs; under the turn's fence.
 INSERT INTO host_runs (run_id, turn_key, goal_id, engine, attempt, state, spool_dir, resumes, started_at_ms,
   prompt_bytes, overhead_bytes)
-VALUES (:run_id, :turn_key, :goal_id, :engine, :attempt, 'intended', :spool_dir, :resumes, :now_ms,
-  :prompt_bytes, :overhead_bytes);
+SELECT :run_id, :turn_key, :goal_id, :engine, :attempt, 'intended', :spool_dir, :resumes, :now_ms,
+  :prompt_bytes, :overhead_bytes
+WHERE EXISTS (SELECT 1 FROM leases WHERE resource = :resource AND epoch = :epoch AND expires_at_ms > :now_ms);
 
 -- name: of_turn
 SELECT * FROM host_runs WHERE turn_key = :turn_key ORDER BY attempt;
@@ -25,7 +26,8 @@ WHERE run_id = :run_id AND state = 'intended';
 -- name: abandon
 -- A launch of which it is proved that nothing ever ran, nor will.
 UPDATE host_runs SET state = 'ended', ended_at_ms = :now_ms, end_kind = 'never_started', handed_over = 0
-WHERE run_id = :run_id AND state = 'intended';
+WHERE run_id = :run_id AND state = 'intended'
+  AND EXISTS (SELECT 1 FROM leases WHERE resource = :resource AND epoch = :epoch AND expires_at_ms > :now_ms);
 
 -- name: last_session_usage
 -- The last running total of a session.

@@ -28,6 +28,9 @@ SELECT turn_key FROM turns WHERE todo_id = :todo_id AND state = 'closed' ORDER B
 -- name: last_of_goal
 SELECT turn_key FROM turns WHERE goal_id = :goal_id AND state = 'closed' ORDER BY number DESC LIMIT 1;
 
+-- name: last_end
+SELECT MAX(ended_at_ms) AS ended_at_ms FROM turns WHERE goal_id = :goal_id AND number > :after;
+
 -- name: last_key
 SELECT turn_key FROM turns WHERE goal_id = :goal_id ORDER BY number DESC LIMIT 1;
 
@@ -99,6 +102,11 @@ UPDATE turns SET discharged = 1 WHERE goal_id = :goal_id AND discharged = 0 AND 
 -- A resumed turn takes the new epoch of its lease.
 UPDATE turns SET epoch = :epoch WHERE turn_key = :turn_key AND state = 'open';
 
+-- name: set_token
+-- Another credential for the turn's agent, under the fence.
+UPDATE turns SET token_hash = :token_hash WHERE turn_key = :turn_key AND state = 'open'
+  AND EXISTS (SELECT 1 FROM leases WHERE resource = :resource AND epoch = :epoch AND expires_at_ms > :now_ms);
+
 -- name: ack_closed
 -- A closed turn whose scheduling was still pending at an outside owner.
 SELECT turn_key, completed FROM turns WHERE goal_id = :goal_id AND state = 'closed' AND completed = 6
@@ -122,3 +130,7 @@ WHERE goal_id = :goal_id AND state = 'closed' ORDER BY number DESC LIMIT :limit;
 
 -- name: last_start
 SELECT started_at_ms FROM turns WHERE goal_id = :goal_id ORDER BY number DESC LIMIT 1;
+
+-- name: lines
+-- Turns with what a list shows of them, the newest first.
+SELECT * FROM turns WHERE goal_id = :goal_id AND number < :before ORDER BY number DESC LIMIT :limit;

@@ -1,0 +1,74 @@
+"""What a child process does: one `loopx run` of a sandbox's goal, which ends itself where its order says so."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from loopx.control_plane.errors import LoopXError
+from loopx.control_plane.turn_driver.journal import TurnJournal
+from loopx.control_plane.turn_driver.settlement import DEFAULT_BOUNDARIES
+from loopx.control_plane.turn_driver.transaction import PHASES
+from loopx.control_plane.work_items import lease
+from loopx.runtime import leasing
+from loopx.runtime.goal_runner import GoalRunner, RunOptions, StopSignal
+from loopx.runtime.progress import PhaseDone, ProgressEvent
+from loopx.store import turns
+from loopx.testing import Sandbox, faults
+from tests.chaos import mutants
+
+DIED = 77
+"""The exit code of a child that ended itself as ordered."""
+FAILED = 70
+
+
+class FailingCloseout:
+    """Implements `CloseoutPort`, and can't."""
+
+    def close(self, journal: TurnJournal) -> None:
+        raise LoopXError("no_closeout", "what the goal holds outside can't be released now")
+
+
+def main(order: dict[str, Any]) -> int:
+    """Runs the goal; the exit code of the run, or FAILED for a typed error, which goes to `error.txt`."""
+    mutants.apply_from_environment()
+    for name, value in order.get("env", {}).items():
+        os.environ[name] = value
+    if "lease_ms" in order:
+        for module in (lease, leasing, turns):
+            module.TURN_LEASE_MS = order["lease_ms"]
+    counter = faults.install(order.get("point"), order.get("side", "before"), DIED) if "points" in order else None
+    sandbox = Sandbox(order["folder"])
+    try:
+        code = _run(sandbox, order)
+    except LoopXError as error:
+        with open(os.path.join(order["folder"], "error.txt"), "a", encoding="utf-8") as file:
+            file.write(f"{error.code}: {error.message}\n")
+        code = FAILED
+    sandbox.close()
+    if counter is not None:
+        counter.stop()
+        with open(order["points"], "w", encoding="utf-8") as file:
+            file.write("".join(f"{label}\n" for label in counter.labels))
+    return code
+
+
+def _run(sandbox: Sandbox, order: dict[str, Any]) -> int:
+    def hear(event: ProgressEvent, /) -> None:
+        if isinstance(event, PhaseDone) and event.phase == order.get("die_after"):
+            os._exit(DIED)
+
+    runner = GoalRunner(
+        sandbox.store,
+        sandbox.project,
+        order["goal_id"],
+        "loopx",
+        hear,
+        sandbox.env,
+        RunOptions(max_turns=order.get("max_turns", 8), wait=order.get("wait", False)),
+        StopSignal(),
+        sandbox.clock,
+        boundaries=frozenset(PHASES) if order.get("all_boundaries") else DEFAULT_BOUNDARIES,
+        closeout=FailingCloseout() if order.get("fail_closeout") else None,
+    )
+    return runner.run().exit_code
