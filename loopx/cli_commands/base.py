@@ -44,8 +44,28 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: str
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Knows its width: argparse would import shutil to ask for it, in every command, for help that nobody asked for."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns())
+
+
+def _columns() -> int:
+    try:
+        wide = os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        wide = 0
+    return min(wide or 100, 120) - 2
+
+
 class Parser(argparse.ArgumentParser):
     """Raises UsageError instead of exiting, so that usage errors look like all others."""
+
+    def __init__(
+        self, prog: str, description: str | None = None, epilog: str | None = None, *, add_help: bool = True
+    ) -> None:
+        super().__init__(prog, None, description, epilog, formatter_class=_Formatter, add_help=add_help)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError("usage", message, hint=f"{self.prog} --help")
