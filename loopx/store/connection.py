@@ -13,6 +13,8 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from loopx.control_plane.errors import StoreError
 from loopx.store.queries import sql
 from loopx.store.schema import MIGRATIONS, SCHEMA_VERSION, Dialect, render_migration
@@ -106,11 +108,32 @@ def use_driver(driver: Driver) -> Driver:
     return before
 
 
+class ChainHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The head of one event chain as this transaction read it, and as its own events moved it."""
+
+    read_seq: int
+    read_hash: str
+    seq: int
+    hash: str
+
+
 class Tx:
     """One running transaction. Statements are asked for by name; parameters by keyword."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self._before_commit: dict[str, Callable[[], None]] = {}
+        self.heads: dict[str, ChainHead] = {}
+        """The heads of the event chains that this transaction adds to."""
+
+    def before_commit(self, key: str, act: Callable[[], None]) -> None:
+        """Have `act` called once, just before this transaction commits; the last one of a key counts."""
+        self._before_commit[key] = act
+
+    def finish(self) -> None:
+        """Call what was asked for by `before_commit`."""
+        for act in tuple(self._before_commit.values()):
+            act()
 
     def run(self, name: str, /, **params: Param) -> int:
         """Execute; the number of rows that it changed."""
@@ -241,7 +264,9 @@ class Connection:
         except sqlite3.Error as error:
             raise typed_error(error, self.path) from error
         try:
-            yield Tx(self._connection)
+            tx = Tx(self._connection)
+            yield tx
+            tx.finish()
             self._connection.execute("COMMIT")
         except BaseException as error:
             with contextlib.suppress(sqlite3.Error):

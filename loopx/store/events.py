@@ -12,7 +12,7 @@ from loopx.control_plane.canonical import sha256_hex
 from loopx.control_plane.errors import ConflictError
 from loopx.control_plane.ids import GoalId
 from loopx.store.codec import dump
-from loopx.store.connection import Row, Tx
+from loopx.store.connection import ChainHead, Row, Tx
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,16 +35,11 @@ def event_hash(goal_id: str, seq: int, kind: str, turn_key: str | None, at_ms: i
 
 def append(tx: Tx, goal_id: str, kind: str, now_ms: int, body: object, turn_key: str | None = None) -> int:
     """Add one event to the goal's chain; its sequence number. Raises ConflictError if the head moved meanwhile."""
-    head = tx.one("goals.head", goal_id=goal_id)
-    if head is None:
-        raise ConflictError("goal_gone", f"goal {goal_id} disappeared while it was written", hint="loopx doctor")
-    seq, prev_hash, text = int(head["event_seq"]) + 1, str(head["event_head"]), dump(body)
+    head = tx.heads.get(goal_id) or _read_head(tx, goal_id)
+    seq, prev_hash, text = head.seq + 1, head.hash, dump(body)
     link = event_hash(goal_id, seq, kind, turn_key, now_ms, text, prev_hash)
-    moved = tx.run(
-        "goals.move_head", goal_id=goal_id, seq=seq, hash=link, expected_seq=seq - 1, expected_hash=prev_hash
-    )
-    if moved != 1:
-        raise ConflictError("event_head_moved", f"the event chain of {goal_id} moved", hint="run the command again")
+    tx.heads[goal_id] = msgspec.structs.replace(head, seq=seq, hash=link)
+    tx.before_commit(f"head:{goal_id}", lambda: _move_head(tx, goal_id))
     tx.run(
         "events.insert",
         goal_id=goal_id,
@@ -57,6 +52,29 @@ def append(tx: Tx, goal_id: str, kind: str, now_ms: int, body: object, turn_key:
         hash=link,
     )
     return seq
+
+
+def _read_head(tx: Tx, goal_id: str) -> ChainHead:
+    row = tx.one("goals.head", goal_id=goal_id)
+    if row is None:
+        raise ConflictError("goal_gone", f"goal {goal_id} disappeared while it was written", hint="loopx doctor")
+    seq, link = int(row["event_seq"]), str(row["event_head"])
+    return ChainHead(read_seq=seq, read_hash=link, seq=seq, hash=link)
+
+
+def _move_head(tx: Tx, goal_id: str) -> None:
+    """Compare the head with what was read and set it to the last link, once for all events of the transaction."""
+    head = tx.heads[goal_id]
+    moved = tx.run(
+        "goals.move_head",
+        goal_id=goal_id,
+        seq=head.seq,
+        hash=head.hash,
+        expected_seq=head.read_seq,
+        expected_hash=head.read_hash,
+    )
+    if moved != 1:
+        raise ConflictError("event_head_moved", f"the event chain of {goal_id} moved", hint="run the command again")
 
 
 def from_row(row: Row) -> Event:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
+import msgspec
+
 from loopx.control_plane.effect_program import effect_ref
 from loopx.control_plane.errors import ConflictError
 from loopx.control_plane.goal import GoalState
@@ -33,6 +35,7 @@ from loopx.control_plane.turn_driver.journal import (
     Turn,
     TurnPurpose,
     TurnResult,
+    TurnState,
     Validated,
     WrittenBack,
 )
@@ -54,6 +57,16 @@ _KEEPS_OPEN = frozenset(
 """Failures after validation: the work is proved, so the turn stays open and is recovered from its prefix."""
 
 
+_PHASE_STEPS = (HostExecuted, ResultTyped, Validated, WrittenBack, SlotSpent, ScheduleApplied, ScheduleAcked)
+
+
+def _is_phase(step: JournalStep) -> bool:
+    """Whether the step completes a phase; the result of a host failure does not."""
+    if isinstance(step, ResultTyped):
+        return step.result.kind is not LoopXTurnResultKind.HOST_FAILURE
+    return isinstance(step, _PHASE_STEPS)
+
+
 class StepWriter:
     """Writes the steps of one commit inside one transaction."""
 
@@ -66,21 +79,21 @@ class StepWriter:
 
     def write(self, steps: Sequence[JournalStep]) -> None:
         """Raises ConflictError: `lease_lost`, `prefix_moved`, `spend_conflict`."""
-        self._hold()
+        self._hold(self._turn.completed + sum(1 for step in steps if _is_phase(step)))
         for step in steps:
             self._write(step)
 
-    def _reload(self) -> Turn:
-        self._turn = turns.load_journal(self._tx, self._turn.turn_key).turn
-        return self._turn
+    def _now_is(self, **changes: object) -> None:
+        """What this transaction has just written of the turn's row; nothing is read back before the commit."""
+        self._turn = msgspec.structs.replace(self._turn, **changes)
 
-    def _hold(self, completed: int | None = None) -> None:
-        """Move the prefix (or just touch it) under the fence; nobody else may have moved it."""
+    def _hold(self, completed: int) -> None:
+        """Move the prefix to where this commit takes it, under the fence; nobody else may have moved it."""
         turn = self._turn
         moved = self._tx.run(
             "turns.move",
             turn_key=turn.turn_key,
-            completed=turn.completed if completed is None else completed,
+            completed=completed,
             expected=turn.completed,
             epoch=self._fence.epoch,
             resource=self._fence.resource,
@@ -118,7 +131,6 @@ class StepWriter:
                 f"turn {turn.turn_key} has {turn.completed} phases; {PHASES[phase_index]} is not next",
                 hint="read it again",
             )
-        self._hold(phase_index + 1)
         phase = PHASES[phase_index]
         self._tx.run(
             "turns.insert_phase",
@@ -131,7 +143,7 @@ class StepWriter:
             now_ms=self._now,
         )
         self._event(f"phase_{phase}", {"effect_ref": effect_ref(turn.turn_key, TurnStep(phase))})
-        self._reload()
+        self._now_is(completed=phase_index + 1)
 
     def _event(self, kind: str, body: object) -> None:
         events.append(self._tx, self._turn.goal_id, kind, self._now, body, self._turn.turn_key)
@@ -207,10 +219,9 @@ class StepWriter:
                 turn_key=turn.turn_key,
                 todo_id=turn.todo_id,
             )
+        self._now_is(result=result, intended_kind=result.kind)
         if result.kind is not LoopXTurnResultKind.HOST_FAILURE:
             self._phase(1, {"kind": result.kind, "reason": result.reason})
-        else:
-            self._reload()
 
     def _write_back(self, checkpoint: str | None) -> None:
         turn, result = self._turn, self._require_result()
@@ -228,6 +239,7 @@ class StepWriter:
             self._finish_todo(turn.todo_id, result)
         if result.delta is not None:
             self._apply_delta(result.delta)
+        self._now_is(checkpoint=checkpoint, result_kind=None, failed_phase=None)
         self._phase(3, {"checkpoint": checkpoint, "tree": result.tree_after, "contract": contract})
 
     def _finish_todo(self, todo_id: TodoId, result: TurnResult) -> None:
@@ -270,6 +282,7 @@ class StepWriter:
         )
         meters.record(self._tx, turn.goal_id, reference, {BudgetUnit.TURNS: 1}, self._now)
         self._tx.run("turns.set_slots", turn_key=turn.turn_key, slots=receipt.entry.slots)
+        self._now_is(slots=receipt.entry.slots, result_kind=None, failed_phase=None)
         self._phase(4, receipt)
 
     def _apply(self, step: ScheduleApplied) -> None:
@@ -295,7 +308,7 @@ class StepWriter:
             {"turn_key": turn.turn_key},
             self._now,
         )
-        self._reload()
+        self._now_is(closeout=Closeout.DONE, result_kind=None, failed_phase=None)
 
     def _stop(self, step: Stopped) -> None:
         turn = self._turn
@@ -308,8 +321,8 @@ class StepWriter:
                 failed_phase=step.failed_phase,
                 closeout=closeout,
             )
-            self._event("turn_stuck", {"kind": step.kind, "failed_phase": step.failed_phase})
-            self._reload()
+            self._event("turn_stuck", {"kind": step.kind, "failed_phase": step.failed_phase, "code": step.code})
+            self._now_is(result_kind=step.kind, failed_phase=step.failed_phase, closeout=closeout)
             return
         result = self._require_result()
         self._ask(result)
@@ -356,7 +369,7 @@ class StepWriter:
         if lease is not None:
             self._tx.run("leases.release", resource=f"todo:{turn.todo_id}", epoch=lease["epoch"])
         self._tx.run("leases.release", resource=self._fence.resource, epoch=self._fence.epoch)
-        self._reload()
+        self._now_is(state=TurnState.CLOSED, result_kind=kind, failed_phase=failed)
 
     def _leave_on_goal(self, kind: LoopXTurnResultKind, result: TurnResult) -> None:
         row = goals.row_of(self._tx, self._turn.goal_id)

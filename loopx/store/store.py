@@ -64,7 +64,7 @@ class Store:
 
         now = self.now_ms()
         with self.write() as tx:
-            turn = turns.load_journal(tx, turn_key).turn
+            turn = turns.get(tx, turn_key)
             StepWriter(tx, turn, fence, self.ids.new, now).write(steps)
             return turns.load_journal(tx, turn_key)
 

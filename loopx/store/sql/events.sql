@@ -14,3 +14,7 @@ SELECT * FROM events WHERE at_ms >= :since_ms ORDER BY at_ms, goal_id, seq LIMIT
 
 -- name: goals_with_events
 SELECT DISTINCT goal_id FROM events ORDER BY goal_id;
+
+-- name: newest
+-- The last few changes of all goals: what a page compares to see that something moved.
+SELECT goal_id, seq FROM events ORDER BY at_ms DESC, goal_id DESC, seq DESC LIMIT :limit;

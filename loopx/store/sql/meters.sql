@@ -34,3 +34,6 @@ DELETE FROM reservations WHERE turn_key = :turn_key;
 -- name: first_since
 -- The first use after an instant, from which a pace can be told.
 SELECT at_ms FROM meters WHERE goal_id = :goal_id AND unit = :unit AND at_ms > :start_ms ORDER BY at_ms LIMIT 1;
+
+-- name: latest
+SELECT amount, effect_ref FROM meters WHERE goal_id = :goal_id AND unit = :unit ORDER BY seq DESC LIMIT :limit;
