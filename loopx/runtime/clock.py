@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+from loopx.control_plane.ports import Clock
+
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _TIME_DIGITS = 9
 _RANDOM_DIGITS = 5
@@ -44,3 +46,19 @@ class SystemIds:
 
     def secret(self) -> str:
         return os.urandom(24).hex()
+
+
+class Throttle:
+    """Says yes at most once an interval, because a question to the store costs more than a look at the clock."""
+
+    def __init__(self, clock: Clock, interval_ms: int) -> None:
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._next = 0
+
+    def due(self) -> bool:
+        now = self._clock.monotonic_ms()
+        if now < self._next:
+            return False
+        self._next = now + self._interval_ms
+        return True

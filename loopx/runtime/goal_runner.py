@@ -31,7 +31,8 @@ from loopx.control_plane.work_items.gate import GateKind
 from loopx.hosts import registry
 from loopx.hosts.protocol import Executable, ProbeResult
 from loopx.loops.deadline import Deadline
-from loopx.runtime import goal_work, run_guard, summaries
+from loopx.runtime import after_run, capabilities, goal_work, run_guard, summaries
+from loopx.runtime.clock import Throttle
 from loopx.runtime.closing import close_terminal_goal
 from loopx.runtime.progress import Disposed, GoalOpened, Observer, RunEnded, Slept, Waiting
 from loopx.runtime.project import Project
@@ -42,6 +43,7 @@ from loopx.store.store import Store
 MAX_REFUSALS = 3
 SLEEP_SLICE_S = 2.0
 CLOCK_JUMP_MS = 30_000
+SOONEST_MS = 1_000
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     engine: str | None = None
     created: bool = False
     probe: bool = True
+    explicit: bool = True
+    """A person asked for this run: it lets go of stops and back-offs. A worker's run does not."""
 
 
 class StopSignal:
@@ -102,7 +106,8 @@ class GoalRunner:
         self._goal_id = goal_id
         self._agent_id = agent_id
         self._observer = observer
-        self._env = env
+        self._full_env = env
+        self._env = env = capabilities.without_secrets(project, env)
         self._options = options
         self._stop = stop
         self._clock = clock
@@ -125,7 +130,7 @@ class GoalRunner:
         self._first_number: int | None = None
         self._last: Turn | None = None
         self._plan: TurnPlan | None = None
-        self._state_check = _Throttle(clock, 500)
+        self._state_check = Throttle(clock, 500)
         self._cancelled_by_state = False
 
     def run(self) -> RunEnded:
@@ -140,7 +145,8 @@ class GoalRunner:
 
     def _run(self) -> RunEnded:
         work = self._runner.work()
-        self._let_go_of_stops()
+        if self._options.explicit:
+            self._let_go_of_stops()
         engine = self._engine()
         probe = registry.adapter_for(engine).probe(tuple(self._env.items())) if self._options.probe else None
         self._tell_opened(work, engine, probe)
@@ -246,7 +252,10 @@ class GoalRunner:
     def _resume(self, key: TurnKey) -> _End | None:
         """Take an interrupted turn to its end, unless another process was faster."""
         try:
-            return self._after(self._runner.resume(key))
+            journal = self._runner.resume(key)
+            # A worker's turn is one turn, interrupted or not: what follows has a wake of its own.
+            self._turns += int(not self._options.explicit)
+            return self._after(journal)
         except ConflictError as error:
             if error.code != "turn_closed":
                 raise
@@ -298,6 +307,7 @@ class GoalRunner:
         if self._first_number is None:
             self._first_number = turn.number
         self._observer(summaries.turn_ended(self._store, journal))
+        after_run.after_turn(self._store, self._project, self._goal_id, self._full_env)
         if turn.state is not TurnState.CLOSED:
             return self._stuck(turn)
         if turn.result_kind is LoopXTurnResultKind.HOST_FAILURE:
@@ -332,7 +342,9 @@ class GoalRunner:
         if decision.rule is Rule.MONITOR_DUE:
             from loopx.runtime.monitors import run_due_monitor
 
-            run_due_monitor(self._store, self._runner.work(), self._env)
+            run_due_monitor(self._store, self._runner.work(), self._env, self._must_stop)
+            return None
+        if decision.rule is Rule.BLOCKED_WITH_WAKE and self._probe_ran():
             return None
         self._observer(
             Waiting(
@@ -349,8 +361,14 @@ class GoalRunner:
         left = self._deadline.remaining_ms()
         if left is not None and until - self._store.now_ms() > left:
             return late
-        self._sleep_until(until)
+        # A wake that is past already still lets a moment go by, so that no wait can spin.
+        self._sleep_until(max(until, self._store.now_ms() + SOONEST_MS))
         return None
+
+    def _probe_ran(self) -> bool:
+        from loopx.runtime.monitors import run_due_probe
+
+        return run_due_probe(self._store, self._runner.work(), self._env, self._must_stop)
 
     def _sleep_until(self, until_ms: int) -> None:
         """Sleep until an instant or until something changes; a jump of the clock is told, and ends the sleep."""
@@ -391,9 +409,12 @@ class GoalRunner:
             gates.ask(tx, goal.goal_id, self._store.ids.new("g"), draft, self._store.now_ms())
 
     def _capability(self, plan: TurnPlan) -> _End | None:
-        from loopx.runtime.capabilities import run_granted
+        from loopx.runtime.capability_run import RunState, run_granted
 
-        run_granted(self._store, self._project, self._goal_id, self._env)
+        state = run_granted(self._store, self._project, self._goal_id, self._full_env, self._must_stop)
+        if state is RunState.BUSY and not (self._options.wait and self._nap()):
+            return _End(disposition=LoopDisposition.WAIT, exit_code=10, reason="capability_running")
+        after_run.after_turn(self._store, self._project, self._goal_id, self._full_env)
         return None
 
     def _terminal(self, plan: TurnPlan) -> _End | None:
@@ -453,23 +474,10 @@ class GoalRunner:
             next_command=self._plan.decision.next_command if self._plan is not None else (),
         )
         self._observer(told)
+        after_run.after_run(
+            self._store, self._project, self._agent_id, told, self._full_env, explicit=self._options.explicit
+        )
         return told
-
-
-class _Throttle:
-    """Says yes at most once an interval, because a question to the store costs more than a look at the clock."""
-
-    def __init__(self, clock: Clock, interval_ms: int) -> None:
-        self._clock = clock
-        self._interval_ms = interval_ms
-        self._next = 0
-
-    def due(self) -> bool:
-        now = self._clock.monotonic_ms()
-        if now < self._next:
-            return False
-        self._next = now + self._interval_ms
-        return True
 
 
 def _late(error: LoopXError) -> _End:
