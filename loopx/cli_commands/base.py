@@ -93,7 +93,8 @@ class Context:
     def emit(self, payload: object, text: Callable[[], str]) -> None:
         """Print one answer: one JSON object with `schema_version` and `ok`, or text for people."""
         if self.as_json:
-            body = msgspec.to_builtins(payload)
+            # Through JSON and back, because a payload may hold pieces that are JSON already.
+            body = msgspec.json.decode(msgspec.json.encode(payload))
             fields = body if isinstance(body, dict) else {"value": body}
             self.line({"schema_version": SCHEMA_VERSION, "ok": True, **fields})
             return
