@@ -65,7 +65,9 @@ TURN_VARIABLES = frozenset(
     {
         "LOOPX_AGENT_ID",
         "LOOPX_GOAL_ID",
+        "LOOPX_MODEL",
         "LOOPX_PROMPT_FILE",
+        "LOOPX_REPLAN_FILE",
         "LOOPX_RESULT_FILE",
         "LOOPX_RUN_ID",
         "LOOPX_TURN_KEY",

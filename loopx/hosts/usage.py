@@ -12,6 +12,8 @@ import msgspec
 from loopx.hosts.protocol import Usage
 
 _FIELDS = tuple(field for field in Usage.__struct_fields__)
+ZERO = Usage(**dict.fromkeys(_FIELDS, 0))
+"""Nothing used, and known to be: where a session's own first run is concerned."""
 
 
 def delta(total: Usage, last: Usage | None, *, resumed: bool) -> Usage:

@@ -33,15 +33,20 @@ from loopx.hosts.protocol import (
     StreamParser,
     Usage,
 )
+from loopx.runtime import agent_files, sessions
+from loopx.runtime.agent_files import AgentFiles
 from loopx.runtime.claims import Claim, from_result
 from loopx.runtime.progress import AgentDid, Observer
 from loopx.runtime.prompt import Prompt
+from loopx.runtime.staggering import Turnstile
 from loopx.store import hosts as host_runs
 from loopx.store import turns
 from loopx.store.store import Store
 
 MESSAGE_CHARS = 600
-STDERR_TAIL = 8192
+STDERR_TAIL = 65_536
+STDERR_KEPT = 2_000
+"""Characters of it that are kept for people, where nothing else tells what went wrong."""
 
 
 class HostWord(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +57,8 @@ class HostWord(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: int = 0
     denials: int = 0
     repeated_action: int = 0
+    stderr: str = ""
+    """The redacted end of its error output, of a run that did nothing."""
 
 
 class HostSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +67,7 @@ class HostSetup(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     workdir: str
     spools: str
+    files: AgentFiles
     definition: GoalDefinition
     prompt: Prompt
     env: tuple[tuple[str, str], ...]
@@ -67,6 +75,8 @@ class HostSetup(msgspec.Struct, frozen=True, kw_only=True):
     added_env: tuple[tuple[str, str], ...] = ()
     allow_commands: tuple[str, ...] = ()
     mcp: McpServer | None = None
+    program: str | None = None
+    """The program that the probe found able to run; None leaves the choice to the adapter."""
     resume_session: str | None = None
     deadlines: Deadlines = Deadlines()
 
@@ -96,6 +106,8 @@ class KeptHost:
         self._tree_changed = tree_changed
         self._lost = lost
         self._renew = renew
+        self._resumed: str | None = None
+        """The session in which the run that was followed last was asked to go on."""
 
     def execute(self, journal: TurnJournal) -> HostReport:
         """Raises EngineError when no keeper can be started, NeedsPersonError (`foreign_run`) for another's records."""
@@ -103,13 +115,24 @@ class KeptHost:
             run = host_runs.last_of_turn(tx, journal.turn.turn_key)
         if run is not None and run.report is not None:
             return run.report
-        if run is not None and not run.ended:
-            report = self._adopt(journal, run)
+        report = self._adopt(journal, run) if run is not None and not run.ended else None
+        attempt = run.attempt if run is not None else 0
+        fresh = run is not None and run.end_kind == HostEndKind.SESSION_MISSING
+        while report is None or sessions.found_dead(report, self._resumed):
             if report is not None:
-                return report
-        return self._launch(journal, (run.attempt if run else 0) + 1)
+                self._set_aside(journal, report)
+                fresh = True
+            attempt += 1
+            report = self._launch(journal, attempt, fresh=fresh)
+        return report
 
-    def _request(self, journal: TurnJournal, run_id: str, spool_dir: str) -> LaunchRequest:
+    def _set_aside(self, journal: TurnJournal, report: HostReport) -> None:
+        """Record the end of a resume that met no session; the turn goes on with a fresh one."""
+        now = self._store.now_ms()
+        with self._store.write() as tx:
+            host_runs.set_aside(tx, report, journal.turn, turns.fence_of(journal.turn), now)
+
+    def _request(self, journal: TurnJournal, run_id: str, spool_dir: str, resumes: str | None) -> LaunchRequest:
         setup = self._setup
         turn = journal.turn
         return LaunchRequest(
@@ -121,14 +144,15 @@ class KeptHost:
             prompt=setup.prompt.text,
             model=setup.definition.model,
             permission=PermissionMode(setup.definition.permission),
-            resume_session=setup.resume_session,
+            resume_session=resumes,
             env=setup.added_env,
             mcp=setup.mcp,
             deadlines=setup.deadlines,
+            pinned_program=setup.program,
             allow_commands=setup.allow_commands,
         )
 
-    def _launch(self, journal: TurnJournal, attempt: int) -> HostReport:
+    def _launch(self, journal: TurnJournal, attempt: int, *, fresh: bool) -> HostReport:
         if self._renew is not None:
             # The first launcher took its credential with it.
             self._setup = self._renew()
@@ -137,7 +161,24 @@ class KeptHost:
         run_id = reference.replace("/", ".")
         spool_dir = os.path.join(setup.spools, run_id)
         adapter = registry.adapter_for(setup.engine)
-        request = self._request(journal, run_id, spool_dir)
+        resumes = None if fresh else setup.resume_session
+        request = self._request(journal, run_id, spool_dir, resumes)
+        turnstile = Turnstile(self._store, setup.engine, setup.env, run_id)
+        turnstile.enter(lambda: self._should_stop() or self._lost())
+        try:
+            return self._launched(journal, attempt, adapter, request, turnstile)
+        finally:
+            turnstile.leave()
+
+    def _launched(
+        self,
+        journal: TurnJournal,
+        attempt: int,
+        adapter: HostAdapter,
+        request: LaunchRequest,
+        turnstile: Turnstile,
+    ) -> HostReport:
+        setup, turn, run_id, spool_dir = self._setup, journal.turn, request.run_id, request.spool_dir
         with self._store.write() as tx:
             host_runs.intend(
                 tx,
@@ -147,20 +188,25 @@ class KeptHost:
                 engine=setup.engine,
                 attempt=attempt,
                 spool_dir=spool_dir,
-                resumes=setup.resume_session,
+                resumes=request.resume_session,
                 prompt_bytes=setup.prompt.total_bytes,
                 overhead_bytes=setup.prompt.overhead_bytes,
                 fence=turns.fence_of(turn),
                 now_ms=self._store.now_ms(),
             )
+        self._resumed = request.resume_session
         try:
+            setup.files.prepare()
             plan = adapter.plan(request, setup.env)
             kept = supervise.start(plan, run_id, turn.turn_key, spool_dir)
         except LoopXError as error:
             if isinstance(error, EngineError) and error.code == "keeper_failed":
                 raise
             return _not_started(run_id, setup.engine, error)
-        return self._follow(journal, adapter, request, kept, adopted=False)
+        except OSError as error:
+            broken = EngineError("agent_folder_unwritable", f"{setup.files.folder}: {error.strerror or error}")
+            return _not_started(run_id, setup.engine, broken)
+        return self._follow(journal, adapter, request, kept, turnstile)
 
     def _adopt(self, journal: TurnJournal, run: host_runs.HostRun) -> HostReport | None:
         """Go on with a run that is on record. None when nothing was ever started for it."""
@@ -177,9 +223,10 @@ class KeptHost:
                 host_runs.abandon(tx, run.run_id, run.turn_key, turns.fence_of(journal.turn), self._store.now_ms())
             return None
         adapter = registry.adapter_for(run.engine)
-        request = self._request(journal, run.run_id, run.spool_dir)
+        request = self._request(journal, run.run_id, run.spool_dir, run.resumes)
+        self._resumed = run.resumes
         if found.kept is not None:
-            return self._follow(journal, adapter, request, found.kept, adopted=True)
+            return self._follow(journal, adapter, request, found.kept, None)
         record = found.record
         if record is None:
             raise EngineError("run_lost", f"no record of run {run.run_id} can be read", hint="loopx doctor")
@@ -189,14 +236,22 @@ class KeptHost:
         return self._report(journal, adapter, request, parser, record, adopted=True)
 
     def _follow(
-        self, journal: TurnJournal, adapter: HostAdapter, request: LaunchRequest, kept: supervise.Kept, *, adopted: bool
+        self,
+        journal: TurnJournal,
+        adapter: HostAdapter,
+        request: LaunchRequest,
+        kept: supervise.Kept,
+        turnstile: Turnstile | None,
     ) -> HostReport:
+        """Follow a run to its end: one that was just launched through its account's turnstile, or an adopted one."""
         parser = adapter.parser(request, self._store.now_ms())
         guard = ActionGuard()
 
         def on_line(line: bytes) -> None:
             for event in self._hear(journal, parser, line):
                 guard.see(event)
+                if turnstile is not None:
+                    turnstile.heard(event)
 
         def should_cancel() -> bool:
             if self._lost():
@@ -214,7 +269,7 @@ class KeptHost:
             request,
             parser,
             record,
-            adopted=adopted,
+            adopted=turnstile is None,
             breaker=guard.tripped and not self._should_stop(),
         )
 
@@ -244,19 +299,23 @@ class KeptHost:
         adopted: bool,
         breaker: bool = False,
     ) -> HostReport:
-        summary = parser.finish(spool.tail(request.spool_dir, "stderr", STDERR_TAIL))
+        stderr = spool.tail(request.spool_dir, "stderr", STDERR_TAIL)
+        summary = parser.finish(stderr)
+        read = agent_files.read_result(parser, self._setup.files.result, journal.turn.turn_key)
+        summary = agent_files.with_result(parser, summary, read)
         end = adapter.classify(record, summary, self._tree_changed())
         if breaker:
             end = msgspec.structs.replace(
                 end, kind=HostEndKind.WORKER_ERROR, process=ProcessEnd.WORKER_ERROR, code="identical_actions"
             )
-        claims = from_result(getattr(getattr(parser, "result", None), "result", None))
+        idle = end.kind is HostEndKind.NO_OP
         word = HostWord(
             end=end,
-            claims=claims,
+            claims=from_result(read.result),
             tool_calls=summary.tool_calls,
             denials=summary.denials,
             repeated_action=summary.repeated_action,
+            stderr=redact.redact(stderr.decode("utf-8", "replace"))[-STDERR_KEPT:].strip() if idle else "",
         )
         return HostReport(
             run_id=record.run_id,
@@ -278,8 +337,11 @@ class KeptHost:
         if running_total and session_id is not None:
             with self._store.read() as tx:
                 raw = host_runs.last_session_usage(tx, session_id)
+                began_here = host_runs.began_here(tx, session_id)
             last = msgspec.json.decode(raw, type=Usage) if raw is not None else None
-            used = usages.delta(total, last, resumed=request.resume_session is not None)
+            # A session of ours whose every run was cut off before it counted: its total is what those used, and this.
+            last = last if last is not None or not began_here else usages.ZERO
+            used = usages.delta(total, last, resumed=request.resume_session == session_id)
         return RunUsage(
             input_tokens=used.input_tokens,
             cached_tokens=used.cached_input_tokens,

@@ -24,9 +24,10 @@ from loopx.control_plane.turn_driver.journal import (
     TurnState,
 )
 from loopx.control_plane.turn_driver.transaction import PHASES
+from loopx.control_plane.work_items.gate import GateKind
 from loopx.control_plane.work_items.todo import GOAL_ITSELF, Todo
 from loopx.hosts.protocol import Deadlines, McpServer
-from loopx.runtime import goal_work, guarding, prompt
+from loopx.runtime import agent_files, goal_work, guarding, prompt, sessions
 from loopx.runtime.claims import Claim, ClaimKind
 from loopx.runtime.evaluation import Evaluator, failure_text
 from loopx.runtime.goal_work import GoalWork
@@ -45,6 +46,8 @@ from loopx.workspace import difference
 
 MCP_ENGINES = frozenset({"codex", "claude"})
 _REPLAN_BYTES = 64 * 1024
+_NOT_FOR_AGENTS = frozenset({GateKind.SIGN_IN, GateKind.BUDGET})
+"""Answers about the machinery, which say nothing about the work."""
 
 
 class ObservedJournal:
@@ -100,6 +103,7 @@ class TurnWiring:
         stopping: Callable[[], bool],
         left_ms: Callable[[], int | None],
         closeout: CloseoutPort | None = None,
+        program_of: Callable[[str], str | None] = lambda engine: None,
     ) -> None:
         self._store = store
         self._project = project
@@ -109,6 +113,7 @@ class TurnWiring:
         self._stopping = stopping
         self._left_ms = left_ms
         self._closeout = closeout or NothingOutside()
+        self._program_of = program_of
 
     def ports(self, journal: TurnJournal, token: str | None, lost: Callable[[], bool]) -> Ports:
         """The ports of one turn. `token`: the agent's credential, None when the turn is resumed."""
@@ -160,28 +165,39 @@ class TurnWiring:
         added = [("LOOPX_GOAL_ID", turn.goal_id), ("LOOPX_TURN_KEY", turn.turn_key), ("LOOPX_AGENT_ID", turn.agent_id)]
         if token is not None:
             added.append(("LOOPX_TURN_TOKEN", token))
+        files = self._files(turn)
+        added.append(("LOOPX_RESULT_FILE", files.result))
         if turn.purpose is TurnPurpose.REPLAN:
-            added.append(("LOOPX_REPLAN_FILE", self.replan_file(turn)))
-            os.makedirs(self._project.spools, mode=0o700, exist_ok=True)
+            added.append(("LOOPX_REPLAN_FILE", files.replan))
+        if definition.model is not None:
+            added.append(("LOOPX_MODEL", definition.model))
+        env = tuple(_with_own_programs(self._env).items())
         return HostSetup(
             engine=turn.engine,
             workdir=self._work.tree.root,
             spools=self._project.spools,
+            files=files,
             definition=definition,
             prompt=prompt.build(self._context(turn, speaks_tools)),
-            env=tuple(_with_own_programs(self._env).items()),
+            env=env,
             added_env=tuple(added),
             allow_commands=tuple(
                 check.command if isinstance(check.command, str) else " ".join(check.command)
                 for check in visible_checks(self._work.contract)
             ),
             mcp=_mcp_server(self._project, token) if speaks_tools and token else None,
+            # What only a launch needs is not asked for by a turn that may have a host already.
+            program=self._program_of(turn.engine) if token is not None else None,
+            resume_session=self._session_to_resume(turn, env) if token is not None else None,
             deadlines=Deadlines(hard_s=float(definition.turn_timeout_s)),
         )
 
-    def replan_file(self, turn: Turn) -> str:
-        """Where a replan turn's delta is expected."""
-        return os.path.join(self._project.spools, f"{turn.turn_key}.replan.json")
+    def _files(self, turn: Turn) -> agent_files.AgentFiles:
+        return agent_files.of_turn(self._project.state_dir, turn.turn_key)
+
+    def _session_to_resume(self, turn: Turn, env: tuple[tuple[str, str], ...]) -> str | None:
+        with self._store.read() as tx:
+            return sessions.to_resume(tx, turn, env)
 
     def _context(self, turn: Turn, speaks_tools: bool) -> prompt.PromptContext:
         goal = self._work.goal
@@ -268,7 +284,7 @@ class TurnWiring:
         if turn.purpose is not TurnPurpose.REPLAN:
             return None
         try:
-            with open(self.replan_file(turn), "rb") as file:
+            with open(self._files(turn).replan, "rb") as file:
                 delta = msgspec.json.decode(file.read(_REPLAN_BYTES), type=ReplanDelta)
         except (OSError, msgspec.DecodeError):
             return None
@@ -289,7 +305,7 @@ def _has_mcp() -> bool:
 def _mcp_server(project: Project, token: str) -> McpServer:
     return McpServer(
         name="loopx",
-        argv=(sys.executable, "-m", "loopx", "mcp", "--project", project.root),
+        argv=(sys.executable, "-P", "-m", "loopx", "mcp", "--project", project.root),
         env=(
             ("LOOPX_TURN_TOKEN", token),
             ("LOOPX_DATABASE_URL", project.database),
@@ -320,7 +336,8 @@ def _failed_results(tx: Tx, turn_key: str) -> tuple[CheckResult, ...]:
 
 def _answers(tx: Tx, goal_id: str) -> tuple[str, ...]:
     gates = tuple(gate_rows.from_row(row) for row in tx.all("gates.answered_since", goal_id=goal_id, limit=3))
-    return tuple(f"{gate.question[:80]} -> {gate.answer}" for gate in gates if gate.answer)
+    told = (gate for gate in gates if gate.answer and gate.kind not in _NOT_FOR_AGENTS)
+    return tuple(f"{gate.question[:80]} -> {gate.answer}" for gate in told)
 
 
 def _existing(tx: Tx, goal_id: str, claims: tuple[Claim, ...]) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ import msgspec
 
 from loopx.control_plane.ids import GoalId, TurnKey
 from loopx.control_plane.quota.policy import BudgetUnit
-from loopx.control_plane.turn_driver.journal import Fence, HostReport, RunUsage
-from loopx.store import meters, turns
+from loopx.control_plane.turn_driver.journal import Fence, HostReport, RunUsage, Turn
+from loopx.store import events, meters, turns
 from loopx.store.codec import dump, load, raw_or_none
 from loopx.store.connection import Row, Tx
 
@@ -104,6 +104,33 @@ def abandon(tx: Tx, run_id: str, turn_key: str, fence: Fence, now_ms: int) -> No
         raise turns.lease_lost(turn_key)
 
 
+def set_aside(tx: Tx, report: HostReport, turn: Turn, fence: Fence, now_ms: int) -> None:
+    """Record and meter a run that found its session gone, without a report: it is no attempt, the turn launches anew.
+
+    Raises ConflictError (`lease_lost`).
+    """
+    usage = report.usage
+    done = tx.run(
+        "hosts.set_aside",
+        run_id=report.run_id,
+        end_kind=report.end_kind,
+        handed_over=int(report.handed_over),
+        input_tokens=usage.input_tokens,
+        cached_tokens=usage.cached_tokens,
+        output_tokens=usage.output_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        cost_microusd=usage.cost_microusd,
+        resource=fence.resource,
+        epoch=fence.epoch,
+        now_ms=now_ms,
+    )
+    if done != 1:
+        raise turns.lease_lost(turn.turn_key)
+    meters.record(tx, turn.goal_id, report.run_id, _amounts(report, usage), now_ms)
+    body = {"run_id": report.run_id, "end": report.end_kind}
+    events.append(tx, turn.goal_id, "host_set_aside", now_ms, body, turn.turn_key)
+
+
 def _amounts(report: HostReport, usage: RunUsage) -> dict[BudgetUnit, int]:
     known = {
         BudgetUnit.INPUT_TOKENS: usage.input_tokens,
@@ -162,3 +189,13 @@ def open_runs(tx: Tx, limit: int = 1000) -> tuple[HostRun, ...]:
 def last_session_usage(tx: Tx, session_id: str) -> msgspec.Raw | None:
     row = tx.one("hosts.last_session_usage", session_id=session_id)
     return msgspec.Raw(row["raw_usage"].encode()) if row is not None else None
+
+
+def began_here(tx: Tx, session_id: str) -> bool:
+    """Whether the session was opened by a run of ours, and not brought in from elsewhere."""
+    return tx.one("hosts.began_here", session_id=session_id) is not None
+
+
+def runs_of_session(tx: Tx, session_id: str) -> int:
+    """How many runs the session has had."""
+    return tx.number("hosts.runs_of_session", session_id=session_id)

@@ -29,6 +29,20 @@ UPDATE host_runs SET state = 'ended', ended_at_ms = :now_ms, end_kind = 'never_s
 WHERE run_id = :run_id AND state = 'intended'
   AND EXISTS (SELECT 1 FROM leases WHERE resource = :resource AND epoch = :epoch AND expires_at_ms > :now_ms);
 
+-- name: set_aside
+-- A resume that met no session: it is over, and has no report, so that the same turn launches a fresh one.
+UPDATE host_runs SET state = 'ended', ended_at_ms = :now_ms, end_kind = :end_kind, handed_over = :handed_over,
+  input_tokens = :input_tokens, cached_tokens = :cached_tokens, output_tokens = :output_tokens,
+  reasoning_tokens = :reasoning_tokens, cost_microusd = :cost_microusd
+WHERE run_id = :run_id AND state = 'intended'
+  AND EXISTS (SELECT 1 FROM leases WHERE resource = :resource AND epoch = :epoch AND expires_at_ms > :now_ms);
+
+-- name: began_here
+SELECT 1 FROM host_runs WHERE session_id = :session_id AND resumes IS NULL LIMIT 1;
+
+-- name: runs_of_session
+SELECT COUNT(*) FROM host_runs WHERE session_id = :session_id;
+
 -- name: last_session_usage
 -- The last running total of a session.
 SELECT raw_usage FROM host_runs WHERE session_id = :session_id AND raw_usage IS NOT NULL
