@@ -1,4 +1,4 @@
-"""The store's part of a turn: our commits, and the very same statements replayed on bare `sqlite3`, which is the floor."""
+"""The store's part of a turn: our commits, and the same statements replayed on bare `sqlite3`, which is the floor."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from loopx.control_plane.turn_driver.transaction import LoopXTurnResultKind
 from loopx.control_plane.work_items.todo import Todo
 from loopx.runtime.clock import SystemClock, SystemIds
 from loopx.store import goals, hosts, schedules, todos, turns
-from loopx.store.connection import Connection, Tx
+from loopx.store.connection import Connection
 from loopx.store.store import Store
 
 GOAL = GoalId("bench")
@@ -142,8 +142,6 @@ def _record(count: int, path: Path, recorded: list[list[tuple[str, dict[str, Any
     """Write down every statement of every transaction, to be replayed without any of our code."""
     store = _open(path)
     _prepare(store)
-    original = Tx._execute if hasattr(Tx, "_execute") else None
-    del original
     connection = store.connection._connection
     current: list[tuple[str, dict[str, Any]]] = []
 
@@ -173,9 +171,11 @@ def _floor(recorded: list[list[tuple[str, dict[str, Any]]]], path: Path, count: 
     per_turn = len(recorded) // (100 + count)
     for transaction in recorded[: 100 * per_turn]:
         _replay(connection, transaction)
+        store.connection._checkpoint()
     wall, cpu = time.perf_counter(), _cpu()
     for transaction in recorded[100 * per_turn :]:
         _replay(connection, transaction)
+        store.connection._checkpoint()
     return _cost(wall, cpu, count, per_turn)
 
 

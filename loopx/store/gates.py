@@ -5,7 +5,7 @@ from __future__ import annotations
 from loopx.control_plane.errors import ConflictError, NotFoundError
 from loopx.control_plane.ids import GateId, GoalId, TodoId, TurnKey
 from loopx.control_plane.turn_driver.journal import GateDraft
-from loopx.control_plane.work_items.gate import Gate, GateKind, GateStatus, Grant
+from loopx.control_plane.work_items.gate import Gate, GateKind, GateStatus, Grant, question_key
 from loopx.store import capabilities, events, outbox
 from loopx.store.codec import dump, load
 from loopx.store.connection import Row, Tx
@@ -21,7 +21,10 @@ def ask(
     turn_key: TurnKey | None = None,
     expires_at_ms: int | None = None,
 ) -> GateId:
-    """Ask once: the id of the open gate with this key, new or not. A new one is announced through the outbox."""
+    """Ask once: the id of the open gate with this key, new or not.
+
+    A new one is announced through the outbox, or answered at once where a person's standing answer covers it.
+    """
     tx.run(
         "gates.insert",
         gate_id=gate_id,
@@ -43,10 +46,21 @@ def ask(
         for todo_id in draft.todos:
             tx.run("todos.gate_delta", todo_id=todo_id, delta=1, now_ms=now_ms)
         events.append(tx, goal_id, "gate_asked", now_ms, {"gate_id": gate_id, "question": draft.question}, turn_key)
+        standing = _standing(tx, goal_id, draft, now_ms)
+        if standing is not None:
+            answer(tx, get(tx, gate_id), standing.answer, f"grant {standing.grant_id}", now_ms)
+            return asked
         outbox.notify(
             tx, goal_id, f"gate:{gate_id}", "gate_asked", {"gate_id": gate_id, "question": draft.question}, now_ms
         )
     return asked
+
+
+def _standing(tx: Tx, goal_id: GoalId, draft: GateDraft, now_ms: int) -> Grant | None:
+    """The standing answer to this question; what a capability's grant allows is decided where it is asked for."""
+    if draft.kind is not GateKind.QUESTION:
+        return None
+    return live_grant(tx, goal_id, f"question:{question_key(draft.question)}", now_ms)
 
 
 def from_row(row: Row) -> Gate:

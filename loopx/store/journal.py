@@ -25,6 +25,7 @@ from loopx.control_plane.turn_driver.journal import (
     HostEnded,
     HostExecuted,
     JournalStep,
+    PhaseRecord,
     ReplanDelta,
     Restored,
     ResultTyped,
@@ -33,6 +34,7 @@ from loopx.control_plane.turn_driver.journal import (
     SlotSpent,
     Stopped,
     Turn,
+    TurnJournal,
     TurnPurpose,
     TurnResult,
     TurnState,
@@ -70,18 +72,24 @@ def _is_phase(step: JournalStep) -> bool:
 class StepWriter:
     """Writes the steps of one commit inside one transaction."""
 
-    def __init__(self, tx: Tx, turn: Turn, fence: Fence, new_id: NewId, now_ms: int) -> None:
+    def __init__(self, tx: Tx, journal: TurnJournal, fence: Fence, new_id: NewId, now_ms: int) -> None:
         self._tx = tx
         self._fence = fence
         self._new_id = new_id
         self._now = now_ms
-        self._turn = turn
+        self._turn = journal.turn
+        self._phases = list(journal.phases)
+        self._host = journal.host
 
-    def write(self, steps: Sequence[JournalStep]) -> None:
-        """Raises ConflictError: `lease_lost`, `prefix_moved`, `spend_conflict`."""
+    def write(self, steps: Sequence[JournalStep]) -> TurnJournal:
+        """Write the steps; the journal as it is then.
+
+        Raises ConflictError: `lease_lost`, `prefix_moved`, `spend_conflict`.
+        """
         self._hold(self._turn.completed + sum(1 for step in steps if _is_phase(step)))
         for step in steps:
             self._write(step)
+        return TurnJournal(turn=self._turn, phases=tuple(self._phases), host=self._host)
 
     def _now_is(self, **changes: object) -> None:
         """What this transaction has just written of the turn's row; nothing is read back before the commit."""
@@ -131,18 +139,28 @@ class StepWriter:
                 f"turn {turn.turn_key} has {turn.completed} phases; {PHASES[phase_index]} is not next",
                 hint="read it again",
             )
-        phase = PHASES[phase_index]
+        phase, text = PHASES[phase_index], dump(receipt)
+        reference = effect_ref(turn.turn_key, TurnStep(phase))
         self._tx.run(
             "turns.insert_phase",
             turn_key=turn.turn_key,
             ordinal=phase_index,
             phase=phase,
-            effect_ref=effect_ref(turn.turn_key, TurnStep(phase)),
-            receipt=dump(receipt),
+            effect_ref=reference,
+            receipt=text,
             epoch=self._fence.epoch,
             now_ms=self._now,
         )
-        self._event(f"phase_{phase}", {"effect_ref": effect_ref(turn.turn_key, TurnStep(phase))})
+        self._phases.append(
+            PhaseRecord(
+                phase=phase,
+                effect_ref=reference,
+                receipt=msgspec.Raw(text.encode()),
+                epoch=self._fence.epoch,
+                committed_at_ms=self._now,
+            )
+        )
+        self._event(f"phase_{phase}", {"effect_ref": reference})
         self._now_is(completed=phase_index + 1)
 
     def _event(self, kind: str, body: object) -> None:
@@ -184,6 +202,7 @@ class StepWriter:
         return result
 
     def _host_ended(self, step: HostEnded) -> None:
+        self._host = step.report
         if hosts.end(self._tx, step.report, self._turn.goal_id, self._now):
             usage = step.report.usage
             self._event(
@@ -369,7 +388,7 @@ class StepWriter:
         if lease is not None:
             self._tx.run("leases.release", resource=f"todo:{turn.todo_id}", epoch=lease["epoch"])
         self._tx.run("leases.release", resource=self._fence.resource, epoch=self._fence.epoch)
-        self._now_is(state=TurnState.CLOSED, result_kind=kind, failed_phase=failed)
+        self._now_is(state=TurnState.CLOSED, result_kind=kind, failed_phase=failed, ended_at_ms=self._now)
 
     def _leave_on_goal(self, kind: LoopXTurnResultKind, result: TurnResult) -> None:
         row = goals.row_of(self._tx, self._turn.goal_id)

@@ -28,6 +28,7 @@ class Store:
         self.connection = connection
         self.clock = clock
         self.ids = ids
+        self._journals: dict[TurnKey, TurnJournal] = {}
 
     @property
     def path(self) -> str:
@@ -59,14 +60,22 @@ class Store:
 
     def commit(self, turn_key: TurnKey, fence: Fence, steps: Sequence[JournalStep]) -> TurnJournal:
         """Commit steps of a turn under its fence; see `JournalPort.commit`."""
+        from loopx.control_plane.turn_driver.journal import TurnState
         from loopx.store import turns
         from loopx.store.journal import StepWriter
 
+        # What this process committed last under the same fence is what the store holds: the statement that moves the
+        # prefix proves it, and refuses where it is not so.
+        known = self._journals.pop(turn_key, None)
+        if known is not None and known.turn.epoch != fence.epoch:
+            known = None
         now = self.now_ms()
         with self.write() as tx:
-            turn = turns.get(tx, turn_key)
-            StepWriter(tx, turn, fence, self.ids.new, now).write(steps)
-            return turns.load_journal(tx, turn_key)
+            before = known or turns.load_journal(tx, turn_key)
+            after = StepWriter(tx, before, fence, self.ids.new, now).write(steps)
+        if after.turn.state is TurnState.OPEN:
+            self._journals[turn_key] = after
+        return after
 
     def close(self) -> None:
         self.connection.close()

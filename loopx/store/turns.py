@@ -9,6 +9,7 @@ from loopx.control_plane.ids import AgentId, EffectRef, Epoch, GoalId, TodoId, T
 from loopx.control_plane.turn_driver.driver import LoopXTurnRoute
 from loopx.control_plane.turn_driver.journal import (
     Closeout,
+    EngineChoice,
     Fence,
     HostReport,
     PhaseRecord,
@@ -22,7 +23,7 @@ from loopx.control_plane.turn_driver.transaction import LoopXTurnPhase, LoopXTur
 from loopx.control_plane.work_items.lease import CLAIM_LEASE_MS, TURN_LEASE_MS
 from loopx.control_plane.work_items.todo import Todo
 from loopx.store import events, gates, goals, leases, ledger, meters, todos
-from loopx.store.codec import load
+from loopx.store.codec import dump, load
 from loopx.store.connection import Row, Tx
 
 
@@ -47,6 +48,7 @@ class StartTurn(msgspec.Struct, frozen=True, kw_only=True):
     decision: str
     token_hash: str | None
     dead_owner: str | None = None
+    choice: EngineChoice | None = None
 
 
 def turn_resource(goal_id: str, agent_id: str) -> str:
@@ -112,6 +114,7 @@ def start(tx: Tx, request: StartTurn, now_ms: int) -> tuple[TurnJournal, Fence]:
         envelope=request.envelope,
         decision=request.decision,
         token_hash=request.token_hash,
+        choice=dump(request.choice) if request.choice is not None else None,
         now_ms=now_ms,
     )
     if row["budget_count"]:
@@ -119,6 +122,8 @@ def start(tx: Tx, request: StartTurn, now_ms: int) -> tuple[TurnJournal, Fence]:
         meters.reserve(tx, request.goal_id, request.turn_key, definition.budgets, now_ms)
     tx.run("meters.reserve", turn_key=request.turn_key, goal_id=request.goal_id, unit=meters.SLOTS, amount=1)
     body = {"todo_id": todo_id, "purpose": request.purpose, "route": request.route, "engine": request.engine}
+    if request.choice is not None:
+        body["asked"] = request.choice.asked
     events.append(tx, request.goal_id, "turn_started", now_ms, body, request.turn_key)
     fence = Fence(resource=turn_resource(request.goal_id, request.agent_id), epoch=epoch)
     return load_journal(tx, request.turn_key), fence
@@ -276,6 +281,7 @@ def turn_from_row(row: Row) -> Turn:
         started_at_ms=row["started_at_ms"],
         ended_at_ms=row["ended_at_ms"],
         violation=row["violation"],
+        choice=load(row["choice"], EngineChoice) if row["choice"] else None,
     )
 
 

@@ -183,6 +183,7 @@ CREATE TABLE turns (
   result {json},
   violation {text},
   token_hash {text},
+  choice {json},
   started_at_ms {int} NOT NULL,
   ended_at_ms {int}
 ){strict};

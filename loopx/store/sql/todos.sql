@@ -186,3 +186,18 @@ WHERE goal_id = :goal_id AND status IN ('open', 'claimed', 'blocked', 'deferred'
 -- The todo that stands for the goal itself gives way to a slice of it.
 UPDATE todos SET status = 'superseded', claimed_by = NULL, updated_at_ms = :now_ms
 WHERE goal_id = :goal_id AND reason = :reason AND status IN ('open', 'claimed', 'blocked', 'deferred');
+
+-- name: ready_page
+-- The todos that this agent may take now, the most urgent first.
+SELECT * FROM todos
+WHERE goal_id = :goal_id AND status = 'open' AND open_deps = 0 AND open_gates = 0
+  AND task_class IN ('advancement', 'review')
+  AND (task_class <> 'review' OR reviews IS NULL
+    OR NOT EXISTS (SELECT 1 FROM todos d WHERE d.todo_id = todos.reviews AND d.done_by = :agent_id))
+ORDER BY priority DESC, todo_id LIMIT :limit;
+
+-- name: live_claims
+-- What is claimed by others and not run out.
+SELECT t.todo_id, t.write_scope, t.claimed_by FROM todos t JOIN leases l ON l.resource = 'todo:' || t.todo_id
+WHERE t.goal_id = :goal_id AND t.status = 'claimed' AND l.expires_at_ms > :now_ms AND t.claimed_by <> :agent_id
+LIMIT 200;

@@ -1,8 +1,9 @@
 -- name: insert
 INSERT INTO turns (turn_key, goal_id, agent_id, todo_id, number, goal_revision, purpose, route, state, completed,
-  closeout, epoch, engine, predecessor, discharged, slots, tree_before, envelope, decision, token_hash, started_at_ms)
+  closeout, epoch, engine, predecessor, discharged, slots, tree_before, envelope, decision, token_hash, choice,
+  started_at_ms)
 SELECT :turn_key, :goal_id, :agent_id, :todo_id, turn_count, revision, :purpose, :route, 'open', 0,
-  'none', :epoch, :engine, :predecessor, 0, 0, :tree_before, :envelope, :decision, :token_hash, :now_ms
+  'none', :epoch, :engine, :predecessor, 0, 0, :tree_before, :envelope, :decision, :token_hash, :choice, :now_ms
 FROM goals WHERE goal_id = :goal_id;
 
 -- name: get
