@@ -22,7 +22,7 @@ from tests.chaos import child, kit, picture
 
 FEWEST = 700
 """The number of points may not shrink unseen: something would no longer be counted."""
-SLICE = 60
+SLICE = 14
 PARTS = 12
 MOST_DEATHS = 1
 

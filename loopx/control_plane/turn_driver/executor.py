@@ -38,6 +38,7 @@ from loopx.control_plane.turn_driver.transaction import (
 )
 from loopx.control_plane.work_items.todo import ContinuationKind
 
+_HOST_EXECUTED: Final = 1
 _RESULT_TYPED: Final = 2
 
 
@@ -102,12 +103,12 @@ class TurnExecutor:
         writer = JournalWriter(self._ports.journal, journal, fence, self._boundaries)
         if writer.turn.state is TurnState.CLOSED:
             return journal
-        if writer.turn.result is None:
-            self._execute_and_type(writer)
+        result = writer.turn.result or self._execute_and_type(writer)
+        self._validate(writer, result)
         self._restore(writer)
         return execute_turn_driver_settlement(writer, self._ports)
 
-    def _execute_and_type(self, writer: JournalWriter) -> None:
+    def _execute_and_type(self, writer: JournalWriter) -> TurnResult:
         report = writer.journal.host
         if report is None:
             report = self._ports.host.execute(writer.journal)
@@ -120,9 +121,17 @@ class TurnExecutor:
             writer.note(ResultTyped(result))
             writer.note(Stopped(stage.kind, stage.failed_phase))
             writer.flush()
-            return
-        writer.phase(HostExecuted(report))
+            return result
+        if writer.completed < _HOST_EXECUTED:
+            writer.phase(HostExecuted(report))
         writer.phase(ResultTyped(result))
+        return result
+
+    def _validate(self, writer: JournalWriter, result: TurnResult) -> None:
+        """Accept a typed result as material, or stop; one whose files must go back first stops after that."""
+        if writer.completed != _RESULT_TYPED:
+            return
+        stage = _task_validation_stage(result)
         if stage.material:
             writer.phase(Validated())
         elif result.restore is None:
