@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from loopx.control_plane.canonical import sha256_hex
 from loopx.control_plane.ids import GateId, GoalId, TodoId, TurnKey
 
 
@@ -60,3 +61,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     created_at_ms: int
     expires_at_ms: int | None = None
     revoked: bool = False
+
+
+def question_key(question: str) -> str:
+    """The key by which a question is known again, whatever its case and spaces; the scope of a standing answer."""
+    return sha256_hex(" ".join(question.lower().split()))[:12]
