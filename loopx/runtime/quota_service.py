@@ -10,52 +10,22 @@ from loopx.control_plane.effect_program import effect_ref
 from loopx.control_plane.errors import UsageError
 from loopx.control_plane.goal import GoalDefinition
 from loopx.control_plane.ids import AgentId, EffectRef, GoalId
-from loopx.control_plane.quota import alarms, budgets
+from loopx.control_plane.quota import budgets
 from loopx.control_plane.quota import decision as decisions
-from loopx.control_plane.quota.facts import BudgetUse
 from loopx.control_plane.quota.plan import PlanEntry, start_order
-from loopx.control_plane.quota.policy import Budget, BudgetScope, BudgetUnit
+from loopx.control_plane.quota.policy import BudgetUnit
 from loopx.control_plane.quota.spend_commit import LedgerEntry
 from loopx.control_plane.turn_driver.journal import TurnState
 from loopx.control_plane.turn_driver.transaction import TurnStep
 from loopx.runtime import goal_service, spending
 from loopx.runtime.metering import meterings
+from loopx.runtime.pace import BudgetLine, Spike, budget_lines, spikes
 from loopx.runtime.project import Project
 from loopx.runtime.reading import read_facts
 from loopx.runtime.spending import SpendAsked, SpendDone
-from loopx.store import goals, ledger, meters
+from loopx.store import goals, ledger
 from loopx.store.connection import Tx
 from loopx.store.store import Store
-
-HOUR_MS = 3_600_000
-BURN_MS = 6 * HOUR_MS
-"""The pace of a budget is read over this much recent time."""
-SPIKE_UNITS = (BudgetUnit.TOKENS, BudgetUnit.MICROUSD, BudgetUnit.WALL_MS)
-HISTORY = 21
-
-
-class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One budget, its use, and its pace. None: unknown, or no end in sight."""
-
-    budget: str
-    """As a person writes it: `tokens=2000000/goal`."""
-    unit: BudgetUnit
-    scope: BudgetScope
-    limit: int
-    used: int
-    reserved: int
-    frees_at_ms: int | None
-    per_hour: int | None = None
-    exhausts_at_ms: int | None = None
-
-
-class Spike(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that used far more than this goal's own median."""
-
-    unit: BudgetUnit
-    latest: int
-    median: int
-    factor: int
 
 
 class Used(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,45 +88,6 @@ def report(store: Store, goal_id: str, agent_id: AgentId) -> QuotaReport:
             spikes=spikes(tx, goal_id),
             next_command=made.next_command,
         )
-
-
-def budget_lines(
-    tx: Tx, goal_id: str, written: tuple[Budget, ...], uses: tuple[BudgetUse, ...], now_ms: int
-) -> tuple[BudgetLine, ...]:
-    """Each budget with its use, and when it ends at the pace of the last hours."""
-    lines: list[BudgetLine] = []
-    for budget, use in zip(written, uses, strict=True):
-        first = tx.one("meters.first_since", goal_id=goal_id, unit=budget.unit, start_ms=now_ms - BURN_MS)
-        over = min(BURN_MS, max(now_ms - int(first["at_ms"]), HOUR_MS // 4)) if first is not None else 0
-        pace = None
-        if use.scope is not BudgetScope.TURN and over:
-            recent = meters.used(tx, goal_id, budget.unit, now_ms - BURN_MS)
-            pace = budgets.burn(use, recent=recent, over_ms=over, now_ms=now_ms)
-        lines.append(
-            BudgetLine(
-                budget=budgets.budget_words(budget),
-                unit=use.unit,
-                scope=use.scope,
-                limit=use.limit,
-                used=use.used,
-                reserved=use.reserved,
-                frees_at_ms=use.frees_at_ms,
-                per_hour=pace.per_hour if pace is not None else None,
-                exhausts_at_ms=pace.exhausts_at_ms if pace is not None else None,
-            )
-        )
-    return tuple(lines)
-
-
-def spikes(tx: Tx, goal_id: str) -> tuple[Spike, ...]:
-    """The units in which the last run stands out."""
-    found: list[Spike] = []
-    for unit in SPIKE_UNITS:
-        amounts = [int(row["amount"]) for row in tx.all("meters.recent", goal_id=goal_id, unit=unit, limit=HISTORY)]
-        alarm = alarms.spike(amounts[1:], amounts[0]) if amounts else None
-        if alarm is not None:
-            found.append(Spike(unit=unit, latest=alarm.latest, median=alarm.median, factor=alarm.factor))
-    return tuple(found)
 
 
 def _used(tx: Tx, goal_id: str) -> tuple[Used, ...]:

@@ -98,6 +98,7 @@ CREATE INDEX todos_ready ON todos (goal_id, priority DESC, todo_id)
 CREATE INDEX todos_gated ON todos (goal_id)
   WHERE status = 'open' AND open_deps = 0 AND open_gates > 0 AND task_class IN ('advancement', 'review');
 CREATE INDEX todos_unended ON todos (goal_id, status) WHERE status IN ('open', 'claimed', 'blocked', 'deferred');
+CREATE INDEX todos_by_status ON todos (goal_id, status);
 CREATE INDEX todos_wake ON todos (goal_id, wake_at_ms) WHERE status IN ('blocked', 'deferred');
 CREATE INDEX todos_monitor ON todos (goal_id, monitor_due_ms) WHERE task_class = 'monitor' AND status = 'open';
 CREATE INDEX todos_successors ON todos (goal_id) WHERE status = 'done' AND continuation_kind = 'successor';

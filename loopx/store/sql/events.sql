@@ -18,3 +18,8 @@ SELECT DISTINCT goal_id FROM events ORDER BY goal_id;
 -- name: newest
 -- The last few changes of all goals: what a page compares to see that something moved.
 SELECT goal_id, seq FROM events ORDER BY at_ms DESC, goal_id DESC, seq DESC LIMIT :limit;
+
+-- name: last_end
+-- What was last said about the goal's end.
+SELECT body FROM events WHERE goal_id = :goal_id
+  AND kind IN ('goal_completed', 'goal_stopped', 'goal_cancelled') ORDER BY seq DESC LIMIT 1;

@@ -56,3 +56,7 @@ UPDATE grants SET revoked = 1 WHERE grant_id = :grant_id AND revoked = 0;
 
 -- name: get_grant
 SELECT * FROM grants WHERE grant_id = :grant_id;
+
+-- name: count_open
+-- How many questions are open, counted no further than a limit.
+SELECT COUNT(*) FROM (SELECT 1 FROM gates WHERE status = 'open' LIMIT :limit);

@@ -72,6 +72,9 @@ SELECT MAX(started_at_ms) AS started_at_ms FROM turns WHERE goal_id = :goal_id A
 -- Active goals whose wake has come, the longest waiting first.
 SELECT goal_id, due_at_ms FROM goals WHERE state = 'active' AND due_at_ms <= :now_ms ORDER BY due_at_ms LIMIT :limit;
 
+-- name: next_due_after
+SELECT MIN(due_at_ms) FROM goals WHERE state = 'active' AND due_at_ms > :now_ms;
+
 -- name: next_due
 SELECT MIN(due_at_ms) FROM goals WHERE state = 'active' AND due_at_ms IS NOT NULL;
 

@@ -201,3 +201,6 @@ ORDER BY priority DESC, todo_id LIMIT :limit;
 SELECT t.todo_id, t.write_scope, t.claimed_by FROM todos t JOIN leases l ON l.resource = 'todo:' || t.todo_id
 WHERE t.goal_id = :goal_id AND t.status = 'claimed' AND l.expires_at_ms > :now_ms AND t.claimed_by <> :agent_id
 LIMIT 200;
+
+-- name: count_by_status
+SELECT status, COUNT(*) AS n FROM todos WHERE goal_id = :goal_id GROUP BY status;

@@ -129,6 +129,12 @@ SELECT * FROM turn_claims WHERE turn_key = :turn_key ORDER BY seq LIMIT 200;
 SELECT turn_key, number, result_kind, outcome, result FROM turns
 WHERE goal_id = :goal_id AND state = 'closed' ORDER BY number DESC LIMIT :limit;
 
+-- name: results_of_engine
+-- How an engine's last turns of a goal ended, the newest first.
+SELECT result_kind FROM turns
+WHERE goal_id = :goal_id AND number < :before AND state = 'closed' AND engine = :engine
+ORDER BY number DESC LIMIT :limit;
+
 -- name: last_start
 SELECT started_at_ms FROM turns WHERE goal_id = :goal_id ORDER BY number DESC LIMIT 1;
 
