@@ -161,7 +161,7 @@ class ContractJudge:
             failed_in_a_row=known.failure_streak,
             replan_after=known.goal.definition.breaker_threshold,
             retry=results.host_retry(end, known.host_failure_streak, self._now_ms()),
-            window_reopens_at_ms=results.reopens_at(end, known.goal.goal_id, self._now_ms()),
+            window_reopens_at_ms=results.reopens_at(end, known.goal.goal_id, known.limit_streak, self._now_ms()),
         )
 
     def _todo_accepted(self, seen: Seen, *, claimed: bool, got_worse: bool) -> bool:
@@ -183,7 +183,8 @@ class ContractJudge:
 def _end_facts(end: HostEnd, checks: ChecksVerdict) -> LoopEndFacts:
     return LoopEndFacts(
         cancelled=end.kind is HostEndKind.CANCELLED,
-        handed_over=end.handed_over,
+        # A host that says why it did not even read the prompt is there: a person or a wait mends that, no other engine.
+        handed_over=end.handed_over or end.auth_lapsed or end.kind in LIMIT_KINDS,
         checks=checks,
         admitted=end.kind not in LIMIT_KINDS,
         auth_lapsed=end.auth_lapsed,

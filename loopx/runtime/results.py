@@ -23,6 +23,7 @@ from loopx.control_plane.turn_driver.transaction import HostRetry
 from loopx.control_plane.work_items.gate import GateKind
 from loopx.hosts.protocol import HostEnd, HostEndKind, RetryPolicy
 from loopx.loops.turn_result import ResultRule, TurnVerdict
+from loopx.runtime import engine_gates
 from loopx.runtime.claims import ClaimKind, last_of
 from loopx.runtime.evaluation import without_output
 from loopx.runtime.seen import Seen, contract_state
@@ -30,7 +31,12 @@ from loopx.runtime.seen import Seen, contract_state
 HOST_ATTEMPTS = 5
 """Retries of a failing engine before the run ends."""
 UNKNOWN_RESET_MS = 15 * 60 * 1000
-"""How long to wait at a limit whose end nobody told."""
+"""How long to wait at a limit whose end nobody told, or told as past; doubled each time in a row, up to an hour."""
+BURST_MS = 60 * 1000
+"""The same for a provider that only asks to go slower."""
+LONGEST_GUESS_MS = 60 * 60 * 1000
+_BURST_CODES = frozenset({"rate_limit"})
+HOST_DEGRADED = "host_degraded"
 _RETRYABLE = frozenset({RetryPolicy.BACKOFF, RetryPolicy.AT_RESET, RetryPolicy.FRESH_SESSION})
 
 
@@ -42,13 +48,19 @@ def host_retry(end: HostEnd, streak: int, now_ms: int) -> HostRetry | None:
     return HostRetry(retryable=end.retry in _RETRYABLE, attempts_left=left, not_before_ms=not_before)
 
 
-def reopens_at(end: HostEnd, goal_id: str, now_ms: int) -> int | None:
-    """When an engine's limit is over: its own word plus a spread, or a fixed wait where it told none."""
+def reopens_at(end: HostEnd, goal_id: str, streak: int, now_ms: int) -> int | None:
+    """When an engine's limit is over: its own word plus a spread, else a guess that grows with the limits in a row.
+
+    None for what no wait mends: an account without credit that names no reset waits for a person.
+    """
     if end.kind not in (HostEndKind.RATE_LIMITED, HostEndKind.QUOTA_EXHAUSTED):
         return None
-    if end.reset_at_ms is None:
-        return now_ms + UNKNOWN_RESET_MS
-    return max(end.reset_at_ms, now_ms) + 1000 + jitter_for(goal_id, most_ms=30_000)
+    if end.reset_at_ms is not None and end.reset_at_ms > now_ms:
+        return end.reset_at_ms + 1000 + jitter_for(goal_id, most_ms=30_000)
+    if end.kind is HostEndKind.QUOTA_EXHAUSTED and end.reset_at_ms is None:
+        return None
+    first = BURST_MS if end.code in _BURST_CODES else UNKNOWN_RESET_MS
+    return now_ms + min(LONGEST_GUESS_MS, first << min(streak, 10))
 
 
 def todo_ids(ids: Iterable[str]) -> tuple[TodoId, ...]:
@@ -79,20 +91,29 @@ def build(seen: Seen, verdict: TurnVerdict, host: HostReport, now_ms: int) -> Tu
         recurring=seen.repeats,
         no_change=not seen.changed and seen.signatures == seen.known.last_signatures and not seen.claims,
         evidence=_evidence(seen, host),
-        gate=_gate(seen, verdict, end),
+        gate=_gate(seen, verdict, end, host.engine),
         wait=_wait(verdict, end),
         delta=seen.known.delta if verdict.rule is ResultRule.REPLAN_DELTA else None,
         restore=_restore(seen, verdict),
-        findings=tuple(
-            f"{finding.code}{':refused' if finding.refused else ''}{f' {finding.path}' if finding.path else ''}"
-            for finding in seen.guard.findings
-        ),
+        findings=(*_guard_findings(seen), *((HOST_DEGRADED,) if _degraded(seen) else ())),
         retryable=verdict.retry.retryable if verdict.retry is not None else False,
         retry_not_before_ms=verdict.retry.not_before_ms if verdict.retry is not None else None,
         attempts_left=verdict.retry.attempts_left if verdict.retry is not None else 0,
         message=host.message,
         confirmed_in_snapshot=seen.in_snapshot is not None and seen.in_snapshot.all_green,
     )
+
+
+def _guard_findings(seen: Seen) -> tuple[str, ...]:
+    return tuple(
+        f"{finding.code}{':refused' if finding.refused else ''}{f' {finding.path}' if finding.path else ''}"
+        for finding in seen.guard.findings
+    )
+
+
+def _degraded(seen: Seen) -> bool:
+    """Twice in a row the engine ended by itself and did nothing: it may be ill rather than idle (field notes, B2)."""
+    return seen.word.end.kind is HostEndKind.NO_OP and seen.known.last_end_kind == HostEndKind.NO_OP
 
 
 def _failure_word(seen: Seen, verdict: TurnVerdict) -> str | None:
@@ -127,6 +148,13 @@ def _evidence(seen: Seen, host: HostReport) -> tuple[EvidenceDraft, ...]:
         )
         for finding in seen.guard.findings
     ]
+    if _degraded(seen):
+        body = msgspec.json.encode({"engine": host.engine, "stderr": seen.word.stderr})
+        drafts.append(
+            EvidenceDraft(
+                kind=EvidenceKind.NOTE, produced=Producer.VERIFIED, name=HOST_DEGRADED, body=msgspec.Raw(body)
+            )
+        )
     if host.message:
         drafts.append(
             EvidenceDraft(
@@ -162,9 +190,11 @@ def _lean(result: CheckResult) -> CheckResult:
     return msgspec.structs.replace(result, parts=parts)
 
 
-def _gate(seen: Seen, verdict: TurnVerdict, end: HostEnd) -> GateDraft | None:
+def _gate(seen: Seen, verdict: TurnVerdict, end: HostEnd, engine: str) -> GateDraft | None:
     if verdict.gate is None:
         return None
+    if verdict.gate is GateKind.SIGN_IN:
+        return engine_gates.sign_in(engine, end.fix)
     todo = seen.known.todo
     scope = (todo.todo_id,) if todo is not None and verdict.gate in (GateKind.QUESTION, GateKind.BLOCKER) else ()
     claim = last_of(seen.claims, ClaimKind.QUESTION) or last_of(seen.claims, ClaimKind.BLOCKER)
@@ -173,7 +203,9 @@ def _gate(seen: Seen, verdict: TurnVerdict, end: HostEnd) -> GateDraft | None:
     return GateDraft(
         kind=verdict.gate,
         question=question[:2000],
-        dedupe_key=f"{verdict.gate}:{todo.todo_id if scope and todo else ''}:{question[:200]}",
+        dedupe_key=engine_gates.key(verdict.gate, engine)
+        if verdict.gate in engine_gates.ENGINE_KINDS
+        else f"{verdict.gate}:{todo.todo_id if scope and todo else ''}:{question[:200]}",
         options=claim.choices if claim is not None else (),
         blocks_goal=not scope or not seen.known.others_open,
         todos=scope if seen.known.others_open else (),

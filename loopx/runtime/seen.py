@@ -37,6 +37,10 @@ class JudgedGoal(msgspec.Struct, frozen=True, kw_only=True):
     last_signatures: tuple[str, ...]
     failure_streak: int
     host_failure_streak: int
+    limit_streak: int = 0
+    """Turns before this one, in a row, that ended at a limit of the same engine."""
+    last_end_kind: str | None = None
+    """How the same engine ended in the turn before this one."""
     claims: tuple[Claim, ...]
     """What the agent said through its tools."""
     delta: ReplanDelta | None = None

@@ -37,7 +37,7 @@ from loopx.runtime.progress import Observer, PhaseDone
 from loopx.runtime.project import Project
 from loopx.runtime.schedule_port import GoalSchedule
 from loopx.runtime.seen import JudgedGoal
-from loopx.store import evidence, goals, todos, turns
+from loopx.store import evidence, goals, hosts, todos, turns
 from loopx.store import gates as gate_rows
 from loopx.store.codec import load
 from loopx.store.connection import Tx
@@ -252,6 +252,8 @@ class TurnWiring:
             accepted = load(row["accepted"], dict[str, str | None]) if row["accepted"] else {}
             successors = _existing(tx, turn.goal_id, claims)
             delta = self._delta(tx, turn)
+            limit_streak = turns.limits_in_a_row(tx, turn)
+            last_run = hosts.last_of_turn(tx, previous.turn_key) if previous is not None else None
         last = previous.result if previous is not None else None
         return JudgedGoal(
             goal=self._work.goal,
@@ -266,6 +268,8 @@ class TurnWiring:
             last_signatures=last.signatures if last is not None else (),
             failure_streak=row["failure_streak"],
             host_failure_streak=row["host_failure_streak"],
+            limit_streak=limit_streak,
+            last_end_kind=last_run.end_kind if last_run is not None and last_run.engine == turn.engine else None,
             claims=claims,
             delta=delta,
             existing_successors=successors,

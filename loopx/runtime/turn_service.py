@@ -10,7 +10,7 @@ from loopx.control_plane.ids import AgentId, EffectRef, TurnKey
 from loopx.control_plane.quota import decision as decisions
 from loopx.control_plane.scheduler.schedule import ScheduleOwner
 from loopx.control_plane.turn_driver import recovery
-from loopx.control_plane.turn_driver.journal import PhaseRecord, Turn, TurnJournal
+from loopx.control_plane.turn_driver.journal import PassedOver, PhaseRecord, Turn, TurnJournal
 from loopx.control_plane.turn_driver.loop_controller import LoopDecision, LoopRefusal, TurnBudget
 from loopx.control_plane.turn_driver.settlement import terminal_closeout_requirement
 from loopx.control_plane.turn_driver.transaction import TurnStep
@@ -324,6 +324,8 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     end_kind: str | None
     session_id: str | None
+    resumes: str | None
+    """The session in which it was asked to go on; None for a fresh one."""
     started_at_ms: int
     ended_at_ms: int | None
     prompt_bytes: int
@@ -350,6 +352,12 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     """One turn in full: its line, its host runs, its phases, its evidence, and the decision that let it run."""
 
     turn: TurnLine
+    asked: str
+    """The engine that was asked for; `turn.engine` is the one that was resolved."""
+    explicit: bool
+    passed_over: tuple[PassedOver, ...]
+    ran: str | None
+    """The engine that really got the task; None when none did, or not yet."""
     goal_revision: int
     route: str
     predecessor: str | None
@@ -380,6 +388,10 @@ def show(store: Store, goal_id: str | None, word: str | None) -> TurnView:
         todo = tx.one("todos.get", todo_id=turn.todo_id) if turn.todo_id is not None else None
         return TurnView(
             turn=_line(tx, row),
+            asked=turn.choice.asked if turn.choice is not None else turn.engine,
+            explicit=turn.choice.explicit if turn.choice is not None else False,
+            passed_over=turn.choice.passed_over if turn.choice is not None else (),
+            ran=found.host.engine if found.host is not None and found.host.handed_over else None,
             goal_revision=turn.goal_revision,
             route=turn.route,
             predecessor=turn.predecessor,
@@ -419,6 +431,7 @@ def _host(run: HostRun) -> HostView:
         state=host_state(run),
         end_kind=run.end_kind,
         session_id=run.session_id,
+        resumes=run.resumes,
         started_at_ms=run.started_at_ms,
         ended_at_ms=run.ended_at_ms,
         prompt_bytes=run.prompt_bytes,

@@ -308,3 +308,10 @@ def page(tx: Tx, goal_id: str, *, before: int = 1 << 62, limit: int = 50) -> tup
     """Turns, the newest first."""
     keys = [row["turn_key"] for row in tx.all("turns.page", goal_id=goal_id, before=before, limit=limit)]
     return tuple(load_journal(tx, key).turn for key in keys)
+
+
+def limits_in_a_row(tx: Tx, turn: Turn, most: int = 8) -> int:
+    """How many closed turns before this one, the newest first and at most so many, ended at its engine's limit."""
+    rows = tx.all("turns.results_of_engine", goal_id=turn.goal_id, engine=turn.engine, before=turn.number, limit=most)
+    kinds = [row["result_kind"] for row in rows]
+    return next((at for at, kind in enumerate(kinds) if kind != LoopXTurnResultKind.WAIT), len(kinds))

@@ -182,6 +182,22 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     """Protected paths whose change was judged both ways and accepted."""
 
 
+class PassedOver(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine that was preferred and could not be had; `code` says why."""
+
+    engine: str
+    code: str
+
+
+class EngineChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which engine was asked for, and who stepped aside before the one that was resolved (loops, "Engines")."""
+
+    asked: str
+    explicit: bool = False
+    """A person named it for this run."""
+    passed_over: tuple[PassedOver, ...] = ()
+
+
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One bounded attempt. `turn_key` was chosen before anything ran; `completed` counts the committed phases."""
 
@@ -210,6 +226,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     started_at_ms: int
     ended_at_ms: int | None
     violation: str | None = None
+    choice: EngineChoice | None = None
+    """How `engine`, the resolved one, came to be chosen; None where nobody chose (settled from outside)."""
 
 
 class PhaseRecord(msgspec.Struct, frozen=True, kw_only=True):
