@@ -13,7 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from loopx.control_plane.quota.decision import QuotaDecision
     from loopx.control_plane.quota.spend_commit import LedgerEntry
-    from loopx.runtime.quota_service import BudgetLine, LedgerPage, PlanLine, QuotaReport
+    from loopx.runtime.pace import BudgetLine
+    from loopx.runtime.quota_service import LedgerPage, PlanLine, QuotaReport
 
 LABEL = 14
 
