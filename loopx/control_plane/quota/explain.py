@@ -73,15 +73,12 @@ def explain(facts: GoalFacts, decision: QuotaDecision) -> Explanation:
 
 def replay(encoded_facts: bytes) -> QuotaDecision:
     """The decision again, from facts that were logged with it (`encode_facts`)."""
-    return decide(_facts_decoder.decode(encoded_facts))
+    return decide(msgspec.json.decode(encoded_facts, type=GoalFacts))
 
 
 def encode_facts(facts: GoalFacts) -> bytes:
     """The facts as they are logged beside a decision."""
     return msgspec.json.encode(facts)
-
-
-_facts_decoder = msgspec.json.Decoder(GoalFacts)
 
 
 def _facts(facts: GoalFacts, decision: QuotaDecision) -> tuple[Fact, ...]:

@@ -89,8 +89,6 @@ class _SchemaOnly(msgspec.Struct):
 
 
 _SIGNED_FIELDS: Final = tuple(name for name in TurnEnvelope.__struct_fields__ if name != "action_signature")
-_envelope_decoder = msgspec.json.Decoder(TurnEnvelope)
-_schema_decoder = msgspec.json.Decoder(_SchemaOnly)
 
 
 def envelope_hash(envelope: TurnEnvelope) -> str:
@@ -125,14 +123,14 @@ def decode_envelope(raw: bytes | str) -> TurnEnvelope:
     a wrong signature is returned as it is: refusing it is the driver's word (`contract_error`).
     """
     try:
-        schema = _schema_decoder.decode(raw).schema_version
+        schema = msgspec.json.decode(raw, type=_SchemaOnly).schema_version
         if schema != TURN_ENVELOPE_SCHEMA:
             raise UsageError(
                 "envelope_schema_unsupported",
                 f"turn envelope schema {schema!r} is not supported",
                 hint=f"make the envelope again with this version; it speaks {TURN_ENVELOPE_SCHEMA}",
             )
-        return _envelope_decoder.decode(raw)
+        return msgspec.json.decode(raw, type=TurnEnvelope)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise UsageError(
             "envelope_malformed",

@@ -237,10 +237,6 @@ class ReceiptReport(msgspec.Struct, frozen=True, kw_only=True):
     eligible: Eligibility
 
 
-_raw_decoder = msgspec.json.Decoder(_RawReceipt)
-_receipt_decoder = msgspec.json.Decoder(TurnReceipt)
-
-
 def validate_receipt(receipt: TurnReceipt, *, expected_turn_key: TurnKey | None = None) -> ReceiptReport:
     """Check one typed receipt (contracts, section 4). Total: it reports and never raises."""
     return _validate(receipt, expected_turn_key)
@@ -261,7 +257,7 @@ def decode_receipt(raw: bytes | str, *, expected_turn_key: TurnKey | None = None
     """
     require_valid(validate_receipt_json(raw, expected_turn_key=expected_turn_key))
     try:
-        return _receipt_decoder.decode(raw)
+        return msgspec.json.decode(raw, type=TurnReceipt)
     except msgspec.DecodeError as error:
         raise _malformed(error) from error
 
@@ -406,7 +402,7 @@ def _eligibility(kind: LoopXTurnResultKind | None, completed: Sequence[str]) -> 
 
 def _decode_raw(raw: bytes | str) -> _RawReceipt:
     try:
-        return _raw_decoder.decode(raw)
+        return msgspec.json.decode(raw, type=_RawReceipt)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise _malformed(error) from error
 
