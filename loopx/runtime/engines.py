@@ -48,7 +48,7 @@ class EngineDesk:
     def __init__(
         self,
         env: Mapping[str, str],
-        workdir: str,
+        workdir: Callable[[], str],
         named: str | None,
         now_ms: Callable[[], int],
         *,
@@ -131,6 +131,6 @@ class EngineDesk:
             pinned = None
             if isinstance(adapter, CommandAdapter) and os.sep in adapter.argv[0]:
                 # The program starts in the work tree, wherever we stand.
-                pinned = os.path.join(self._workdir, adapter.argv[0])
+                pinned = os.path.join(self._workdir(), adapter.argv[0])
             self._probes[engine] = adapter.probe(self._env, pinned)
         return self._probes[engine]

@@ -15,12 +15,11 @@ from loopx.control_plane.errors import (
     BudgetError,
     CancelledError,
     ConflictError,
-    EngineError,
     LoopXError,
     NotNowError,
 )
-from loopx.control_plane.goal import CLOSED_GOAL_STATES, GoalState
-from loopx.control_plane.ids import AgentId, TurnKey
+from loopx.control_plane.goal import CLOSED_GOAL_STATES, GoalDefinition, GoalState
+from loopx.control_plane.ids import AgentId, GoalId, TurnKey
 from loopx.control_plane.ports import Clock, CloseoutPort
 from loopx.control_plane.quota.rules import Rule
 from loopx.control_plane.turn_driver.journal import GateDraft, Turn, TurnJournal, TurnState
@@ -28,14 +27,15 @@ from loopx.control_plane.turn_driver.loop_controller import LoopDecision, LoopDi
 from loopx.control_plane.turn_driver.settlement import DEFAULT_BOUNDARIES
 from loopx.control_plane.turn_driver.transaction import LoopXTurnPhase, LoopXTurnResultKind
 from loopx.control_plane.work_items.gate import GateKind
-from loopx.hosts import registry
-from loopx.hosts.protocol import Executable, ProbeResult
 from loopx.loops.deadline import Deadline
 from loopx.runtime import after_run, capabilities, goal_work, run_guard, summaries
 from loopx.runtime.clock import Throttle
 from loopx.runtime.closing import close_terminal_goal
+from loopx.runtime.engine_watch import EngineWatch, Refusal
+from loopx.runtime.engines import EngineDesk, Picked
 from loopx.runtime.progress import Disposed, GoalOpened, Observer, RunEnded, Slept, Waiting
 from loopx.runtime.project import Project
+from loopx.runtime.stuck import ask_if_in_vain
 from loopx.runtime.turn_runner import TurnPlan, TurnRunner
 from loopx.store import gates, goals
 from loopx.store.store import Store
@@ -114,6 +114,8 @@ class GoalRunner:
         self._started = clock.monotonic_ms()
         minutes = options.max_minutes
         self._deadline = Deadline.after(clock.monotonic_ms, None if minutes is None else minutes * 60_000)
+        desk = EngineDesk(env, self._tree_root, options.engine, store.now_ms, probing=options.probe)
+        self._watch = EngineWatch(store, GoalId(goal_id), desk, self._definition)
         self._runner = TurnRunner(
             store,
             project,
@@ -125,6 +127,7 @@ class GoalRunner:
             left_ms=self._deadline.remaining_ms,
             boundaries=boundaries,
             closeout=closeout,
+            program_of=self._watch.program,
         )
         self._turns = 0
         self._first_number: int | None = None
@@ -145,14 +148,12 @@ class GoalRunner:
 
     def _run(self) -> RunEnded:
         work = self._runner.work()
-        if self._options.explicit:
-            self._let_go_of_stops()
-        engine = self._engine()
-        probe = registry.adapter_for(engine).probe(tuple(self._env.items())) if self._options.probe else None
-        self._tell_opened(work, engine, probe)
-        open_key = self._runner.open_turn()
-        if open_key is None and probe is not None and probe.executable is Executable.MISSING and not self._ladder():
-            return self._finish(_missing_engine(engine, probe))
+        picked = self._watch.begin(explicit=self._options.explicit)
+        self._tell_opened(work, picked)
+        # Without an engine not even the baseline is worth its time; later the loop asks when it needs one.
+        refusal = self._watch.refusal(picked) if self._is_untouched() else None
+        if refusal is not None:
+            return self._finish(_refused(refusal))
         try:
             goal_work.prepare_tree(self._store, self._project, work)
             self._baseline(work)
@@ -160,6 +161,15 @@ class GoalRunner:
         except CancelledError:
             end = _End(disposition=LoopDisposition.STOP, exit_code=130, reason="cancelled", failure="cancelled")
         return self._finish(end)
+
+    def _is_untouched(self) -> bool:
+        return goal_work.baseline_of(self._store, self._goal_id) is None and self._runner.open_turn() is None
+
+    def _definition(self) -> GoalDefinition:
+        return self._runner.work().goal.definition
+
+    def _tree_root(self) -> str:
+        return self._runner.work().tree.root
 
     def _baseline(self, work: goal_work.GoalWork) -> None:
         goal_work.take_baseline(
@@ -175,41 +185,6 @@ class GoalRunner:
             raise NotNowError(
                 "goal_stopped", f"goal {self._goal_id} is stopped", hint=f"loopx goal resume {self._goal_id}"
             )
-
-    def _let_go_of_stops(self) -> None:
-        """An explicit run discharges a cancel and an engine's backoff: the person is here, and wants it now."""
-        with self._store.write() as tx:
-            row = goals.row_of(tx, self._goal_id)
-            tx.run("turns.discharge_stops", goal_id=self._goal_id, **{"from": max(0, int(row["turn_count"]) - 50)})
-            if row["wait_kind"] == "backoff":
-                now = self._store.now_ms()
-                tx.run(
-                    "goals.set_wait",
-                    goal_id=self._goal_id,
-                    wait_kind=None,
-                    wait_until_ms=None,
-                    wait_detail=None,
-                    due_at_ms=now,
-                    now_ms=now,
-                )
-
-    def _engine(self) -> str:
-        engines = self._runner.work().goal.definition.engines
-        if self._options.engine is not None:
-            return self._options.engine
-        if not engines:
-            raise EngineError(
-                "no_engine", f"goal {self._goal_id} names no engine", hint=f"loopx run {self._goal_id} --engine ENGINE"
-            )
-        last = self._last
-        if last is not None and last.result is not None and last.result.failure == "not_started" and self._ladder():
-            place = engines.index(last.engine) if last.engine in engines else -1
-            return engines[(place + 1) % len(engines)]
-        return engines[0]
-
-    def _ladder(self) -> bool:
-        definition = self._runner.work().goal.definition
-        return definition.fallback and len(definition.engines) > 1 and self._options.engine is None
 
     def _must_stop(self) -> bool:
         """A signal, or the goal was stopped or cancelled by a person elsewhere."""
@@ -264,6 +239,8 @@ class GoalRunner:
     def _act(self, plan: TurnPlan, disposition: LoopDisposition) -> _End | None:
         match disposition:
             case LoopDisposition.RUN_NOW | LoopDisposition.REPAIR | LoopDisposition.REPLAN:
+                if plan.decision.rule is Rule.BLOCKED_WITHOUT_WAKE and ask_if_in_vain(self._store, self._goal_id):
+                    return None
                 return self._take_turn(plan, disposition)
             case LoopDisposition.WAIT:
                 return self._wait(plan)
@@ -286,8 +263,15 @@ class GoalRunner:
             return _End(disposition=disposition, exit_code=12, reason="time_limit", failure="budget_exhausted")
         # A person may have changed the checks between two turns.
         self._baseline(self._runner.work())
+        picked = self._watch.pick()
+        refusal = self._watch.refusal(picked)
+        if refusal is not None:
+            return _refused(refusal)
+        if picked.engine is None:
+            self._watch.wait_or_go_on()
+            return None
         try:
-            journal = self._runner.start(plan, disposition, self._engine())
+            journal = self._runner.start(plan, disposition, picked.engine, picked.choice)
         except (NotNowError, BudgetError) as error:
             return None if self._options.wait and self._nap() else _late(error)
         except ConflictError as error:
@@ -308,6 +292,7 @@ class GoalRunner:
             self._first_number = turn.number
         self._observer(summaries.turn_ended(self._store, journal))
         after_run.after_turn(self._store, self._project, self._goal_id, self._full_env)
+        self._watch.after(turn, journal.host)
         if turn.state is not TurnState.CLOSED:
             return self._stuck(turn)
         if turn.result_kind is LoopXTurnResultKind.HOST_FAILURE:
@@ -327,7 +312,9 @@ class GoalRunner:
 
     def _host_failed(self, turn: Turn) -> _End | None:
         result = turn.result
-        if result is None or (result.retryable and result.attempts_left > 0) or self._ladder():
+        if result is None or (result.retryable and result.attempts_left > 0):
+            return None
+        if self._watch.never_started(turn) and self._watch.goes_on():
             return None
         return _End(
             disposition=LoopDisposition.REPAIR,
@@ -428,14 +415,15 @@ class GoalRunner:
         limit = self._options.max_turns
         return TurnBudget(limit=limit if limit is not None else 1 << 31, used=self._turns)
 
-    def _tell_opened(self, work: goal_work.GoalWork, engine: str, probe: ProbeResult | None) -> None:
-        options = self._options
+    def _tell_opened(self, work: goal_work.GoalWork, picked: Picked) -> None:
+        options, probe = self._options, picked.probe
         self._observer(
             GoalOpened(
                 goal_id=self._goal_id,
                 objective=work.goal.definition.objective,
                 checks=len(work.contract.checks),
-                engine=engine,
+                engine=picked.engine or picked.choice.asked,
+                asked=picked.choice.asked,
                 engine_version=probe.version if probe is not None else None,
                 signed_in=probe.signed_in if probe is not None else "unknown",
                 max_turns=options.max_turns or 0,
@@ -484,10 +472,11 @@ def _late(error: LoopXError) -> _End:
     return _End(disposition=LoopDisposition.WAIT, exit_code=error.exit_code, reason=error.code)
 
 
-def _missing_engine(engine: str, probe: ProbeResult) -> _End:
+def _refused(refusal: Refusal) -> _End:
+    asks = refusal.exit_code == 11
     return _End(
-        disposition=LoopDisposition.REPAIR,
-        exit_code=13,
-        reason=f"engine_missing:{probe.fix or engine}",
-        failure="engine_unavailable",
+        disposition=LoopDisposition.USER_ACTION_REQUIRED if asks else LoopDisposition.REPAIR,
+        exit_code=refusal.exit_code,
+        reason=refusal.reason,
+        failure=refusal.failure,
     )

@@ -26,6 +26,8 @@ class GoalOpened(msgspec.Struct, frozen=True, kw_only=True, tag="goal"):
     model: str | None = None
     permission: str = "workspace"
     root: str = ""
+    asked: str = ""
+    """The engine that was asked for, where `engine` had to take its place."""
 
 
 class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +62,8 @@ class TurnOpened(msgspec.Struct, frozen=True, kw_only=True, tag="turn_started"):
     """The last committed phase of a turn that was interrupted; None for a fresh turn."""
     completed: int = 0
     adopted: bool = False
+    asked: str = ""
+    """The engine that was asked for, where `engine` had to take its place."""
 
 
 class AgentDid(msgspec.Struct, frozen=True, kw_only=True, tag="agent"):
@@ -168,6 +172,8 @@ class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="result"):
     next_command: tuple[str, ...] = ()
     gate_id: str | None = None
     question: str | None = None
+    fix: str = ""
+    """What a person runs to mend what is asked about, where that is known."""
 
 
 ProgressEvent = (

@@ -110,4 +110,5 @@ def run_ended(
         next_command=next_command,
         gate_id=open_gates[0].gate_id if open_gates else None,
         question=open_gates[0].question if open_gates else None,
+        fix=open_gates[0].fix if open_gates else "",
     )

@@ -26,7 +26,7 @@ from loopx.control_plane.quota.turn_envelope import (
 from loopx.control_plane.turn_driver import recovery
 from loopx.control_plane.turn_driver.driver import LoopXTurnRoute
 from loopx.control_plane.turn_driver.executor import TurnExecutor
-from loopx.control_plane.turn_driver.journal import Fence, Turn, TurnJournal, TurnPurpose, TurnState
+from loopx.control_plane.turn_driver.journal import EngineChoice, Fence, Turn, TurnJournal, TurnPurpose, TurnState
 from loopx.control_plane.turn_driver.loop_controller import (
     DispositionInputs,
     LoopDecision,
@@ -99,6 +99,7 @@ class TurnRunner:
         left_ms: Callable[[], int | None] = lambda: None,
         boundaries: frozenset[LoopXTurnPhase] = DEFAULT_BOUNDARIES,
         closeout: CloseoutPort | None = None,
+        program_of: Callable[[str], str | None] = lambda engine: None,
     ) -> None:
         self._store = store
         self._project = project
@@ -110,6 +111,7 @@ class TurnRunner:
         self._left_ms = left_ms
         self._boundaries = boundaries
         self._closeout = closeout
+        self._program_of = program_of
         self.owner = owners.current_owner()
 
     def work(self) -> GoalWork:
@@ -180,8 +182,10 @@ class TurnRunner:
         with self._store.read() as tx:
             return turns.open_turn(tx, self._goal_id, self._agent_id)
 
-    def start(self, plan: TurnPlan, disposition: LoopDisposition, engine: str) -> TurnJournal:
-        """Start a turn and take it to its end.
+    def start(
+        self, plan: TurnPlan, disposition: LoopDisposition, engine: str, choice: EngineChoice | None = None
+    ) -> TurnJournal:
+        """Start a turn with this engine and take it to its end. `choice`: how the engine came to be chosen.
 
         Raises ConflictError, NotNowError and BudgetError when others were first.
         """
@@ -208,6 +212,7 @@ class TurnRunner:
             decision=dump(plan.facts),
             token_hash=token_hash(token),
             dead_owner=self._dead_owner(),
+            choice=choice,
         )
         accepted = self._accept_outside_changes(work, tree_before)
         with self._store.write() as tx:
@@ -290,6 +295,7 @@ class TurnRunner:
                     self._stopping,
                     self._left_ms,
                     self._closeout,
+                    self._program_of,
                 )
                 ports = wiring.ports(journal, token, lambda: keeper.lost)
                 ended = TurnExecutor(ports, self._boundaries).run(journal, fence)
@@ -324,6 +330,7 @@ class TurnRunner:
                 todo_id=turn.todo_id,
                 resumed_after=after,
                 completed=turn.completed,
+                asked=turn.choice.asked if turn.choice is not None else "",
             )
         )
 
