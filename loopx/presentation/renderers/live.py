@@ -132,6 +132,8 @@ class LiveView:
     def _open(self, event: TurnOpened) -> None:
         self._turn, self._doing, self._completed = event, Doing(), event.completed
         self._waiting = None
+        if event.asked not in ("", event.engine) and self._engine != event.engine:
+            self._print([run_text.instead_line(event)])
         self._engine = event.engine
         self._action = ""
         self._started_ms = self._last_event_ms = self._now_ms()
@@ -169,6 +171,8 @@ class LiveView:
     def _wait(self, event: Waiting) -> None:
         known = self._waiting
         self._waiting = event
+        if event.until_ms is None:
+            return  # the run ends here, and its last block says why
         if known is None or (known.action, known.reason, known.until_ms) != (
             event.action,
             event.reason,

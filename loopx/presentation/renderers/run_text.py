@@ -61,6 +61,11 @@ def bar(completed: int) -> str:
     return "▰" * completed + "▱" * (PHASES - completed)
 
 
+def instead_line(event: TurnOpened) -> str:
+    """Another engine than the asked one takes over; that is never silent."""
+    return f"  {engine_label(event.asked)} is not to be had; {engine_label(event.engine)} works instead"
+
+
 def goal_lines(event: GoalOpened, paint: Paint, *, defaults: bool) -> list[str]:
     """What this run is about, and what bounds it."""
     version = f" {event.engine_version}" if event.engine_version not in (None, "unknown") else ""
@@ -70,10 +75,11 @@ def goal_lines(event: GoalOpened, paint: Paint, *, defaults: bool) -> list[str]:
     turns = words.count(event.max_turns, "turn") if event.max_turns else "unlimited turns"
     time = words.span(event.max_minutes * 60_000) if event.max_minutes else "unlimited time"
     bounds = f"this run: {turns}, {time}{' (defaults)' if defaults else ''}"
+    instead = f" instead of {engine_label(event.asked)}" if event.asked not in ("", event.engine) else ""
     parts = [
         paint.bold(event.goal_id),
         words.count(event.checks, "check"),
-        f"{engine}{version}{signed}",
+        f"{engine}{version}{signed}{instead}",
         f"model {event.model}" if event.model else "",
         paint.yellow("permission bypass") if event.permission == "bypass" else "",
         bounds,
@@ -271,8 +277,8 @@ def _why(event: RunEnded) -> str:
     code, _, detail = event.reason.partition(":")
     if code == "engine_failed":
         return f"the engine {words.word(words.ENDS, detail)}"
-    if code == "engine_missing":
-        return "the engine is not here"
+    if code in ("engine_missing", "engine_broken"):
+        return f"the engine {words.word(words.NOT_TO_BE_HAD, code)}"
     if code == "settlement_stuck":
         return f"the work is proved, and {words.word(words.PHASES, detail)} could not be committed"
     if event.question:
@@ -285,9 +291,11 @@ def _next_steps(event: RunEnded) -> list[str]:
     steps = []
     if event.goal_state in ("paused", "stopped"):
         steps.append(f"loopx goal resume {event.goal_id}   then  loopx run {event.goal_id}")
+    elif event.gate_id and event.fix:
+        steps.append(f"mend it: {event.fix}   then  loopx run {event.goal_id}")
     elif event.gate_id:
         steps.append(f"loopx gate answer {event.gate_id} ANSWER   then  loopx run {event.goal_id}")
-    elif code == "engine_missing" and detail:
+    elif code in ("engine_missing", "engine_broken") and detail:
         steps.append(f"mend it: {detail}")
     elif event.next_command and event.exit_code in (10, 11, 12) and event.reason not in ("turn_limit", "time_limit"):
         steps.append(words.command(event.next_command))

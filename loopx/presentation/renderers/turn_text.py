@@ -96,6 +96,9 @@ def show_text(view: TurnView, now_ms: int) -> str:
     if turn.todo_id is not None:
         lines.append(row("todo", f'{turn.todo_id} "{words.one_line(view.todo_title or "", 60)}"'))
     lines.append(row("decided", f"{view.rule or 'not recorded'}, route {view.route}"))
+    for one in view.passed_over:
+        why = words.word(words.NOT_TO_BE_HAD, one.code)
+        lines.append(row("asked for", f"{run_text.engine_label(one.engine)}, which {why}"))
     for host in view.hosts:
         size = f"prompt {host.prompt_bytes} bytes, {host.overhead_bytes} of them LoopX's" if host.prompt_bytes else ""
         used = words.tokens(None if host.input_tokens is None else host.input_tokens + (host.output_tokens or 0))

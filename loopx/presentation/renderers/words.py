@@ -74,8 +74,18 @@ RUN_ENDS: Final[Mapping[str, str]] = {
     "slots_taken": "the slots are taken by open turns",
     "budget_taken": "a budget is used up",
     "user_action": "a person is needed",
+    "sign_in": "a sign-in is needed",
 }
 """Why a run ended."""
+
+NOT_TO_BE_HAD: Final[Mapping[str, str]] = {
+    "engine_missing": "is not installed",
+    "engine_broken": "does not run here",
+    "engine_not_external": "is no program of its own",
+    "limited": "is at its usage limit",
+    **ENDS,
+}
+"""Why an engine that was asked for could not be had."""
 
 GATE_KINDS: Final[Mapping[str, str]] = {
     "question": "asks",
@@ -89,6 +99,7 @@ GATE_KINDS: Final[Mapping[str, str]] = {
 }
 QUESTIONS: Final[Mapping[str, str]] = {
     "no_progress": "No progress, and a new plan did not help. Go on all the same?",
+    "blocked_todo": "A todo is blocked, and a new plan did not free it. Try it again?",
 }
 """Questions that LoopX itself asks, by their code."""
 
@@ -158,6 +169,7 @@ FINDINGS: Final[Mapping[str, str]] = {
     "check_definition_changed": "a check's definition changed",
     "clock_or_network_faked": "clock or network faked",
     "report_lost": "the test report is gone",
+    "host_degraded": "the engine did nothing twice in a row",
 }
 PHASES: Final[Mapping[str, str]] = {
     "start": "it started",
