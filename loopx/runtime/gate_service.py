@@ -12,7 +12,7 @@ from loopx.control_plane.goal import CLOSED_GOAL_STATES, GoalState
 from loopx.control_plane.ids import GoalId, TodoId
 from loopx.control_plane.turn_driver.journal import GateDraft
 from loopx.control_plane.work_items.gate import Gate, GateKind, Grant, question_key
-from loopx.control_plane.work_items.todo import ENDED_TODO_STATUSES, Continuation, ContinuationKind
+from loopx.control_plane.work_items.todo import ENDED_TODO_STATUSES, Continuation, ContinuationKind, TodoStatus
 from loopx.store import gates, goals, todos
 from loopx.store.connection import Tx
 from loopx.store.store import Store
@@ -140,6 +140,10 @@ def _follow(tx: Tx, gate: Gate, words: str, by: str, now_ms: int) -> None:
         if goal.state in (GoalState.ACTIVE, GoalState.PAUSED):
             goals.set_state(tx, goal.goal_id, goal.state, GoalState.STOPPED, now_ms, by, "answered")
         return
+    for todo_id in gate.todos:
+        todo = todos.get(tx, todo_id)
+        if todo.status is TodoStatus.BLOCKED:
+            todos.set_status(tx, todo, TodoStatus.OPEN, now_ms, reason="answered", by=by)
     tx.run("goals.reset_streaks", goal_id=gate.goal_id)
     tx.run("turns.discharge_goal", goal_id=gate.goal_id, after=-1)
 

@@ -13,7 +13,8 @@ MOST_LINES = 16
 def packet_text(packet: Packet, now_ms: int, paint: Paint) -> str:
     """Goal, state, what changed, evidence, open questions, next."""
     lines = [
-        f"  {paint.bold(packet.goal_id)}   {words.word(words.STATES, packet.state)}{words.DOT}contract {packet.contract}",
+        f"  {paint.bold(packet.goal_id)}   "
+        + words.joined([words.word(words.STATES, packet.state), f"contract {packet.contract}"]),
         _row("goal", f'"{words.one_line(packet.objective, 100)}"'),
         _row("so far", _so_far(packet)),
         *_changed(packet, paint),
