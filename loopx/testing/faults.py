@@ -86,9 +86,9 @@ def install(at: int | None, side: str, exit_code: int) -> Points:
         setattr(os, name, _counted_call(points, name, getattr(os, name)))
     setattr(os, "open", _counted_os_open(points, os.open))  # noqa: B010  (typed as a constant)
     opener = _counted_open(points, builtins.open)
-    setattr(builtins, "open", opener)  # noqa: B010
-    setattr(io, "open", opener)  # noqa: B010
-    setattr(subprocess.Popen, "__init__", _counted_start(points, subprocess.Popen.__init__))  # noqa: B010
+    setattr(builtins, "open", opener)  # noqa: B010  (typed as a constant)
+    setattr(io, "open", opener)  # noqa: B010  (typed as a constant)
+    setattr(subprocess.Popen, "__init__", _counted_start(points, subprocess.Popen.__init__))  # noqa: B010  (typed as a constant)
     connections.use_driver(functools.partial(_counted_connection, points))
     return points
 
