@@ -69,6 +69,7 @@ ROOMS = {
         "loopx.store",
         "loopx.runtime",
         "loopx.presentation",
+        "loopx.status",
     ),
 }
 
