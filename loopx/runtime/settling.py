@@ -161,22 +161,9 @@ def _start(
     report = _report(key, asked.engine, typed)
     with store.write() as tx:
         now = store.now_ms()
-        turns.start(tx, request, now)
+        _, fence = turns.start(tx, request, now)
         # The host's part is on record from the start, so that whoever resumes this turn launches nothing.
-        tx.run(
-            "hosts.insert",
-            run_id=report.run_id,
-            turn_key=key,
-            goal_id=work.goal_id,
-            engine=asked.engine,
-            attempt=1,
-            spool_dir="",
-            resumes=None,
-            prompt_bytes=0,
-            overhead_bytes=0,
-            now_ms=now,
-        )
-        hosts.end(tx, report, work.goal_id, now)
+        hosts.record_outside(tx, report, key, work.goal_id, fence, now)
         journal = turns.load_journal(tx, key)
     return _execute(store, project, work, journal, env, observer)
 

@@ -10,11 +10,12 @@ from loopx.control_plane.errors import ConflictError, NotFoundError
 from loopx.control_plane.ids import AgentId, TurnKey
 from loopx.control_plane.quota.facts import ContractState
 from loopx.control_plane.turn_driver.journal import TurnState
+from loopx.control_plane.turn_driver.loop_controller import LoopDisposition, TurnBudget
 from loopx.control_plane.turn_driver.transaction import MATERIAL_RESULT_KINDS, LoopXTurnResultKind
 from loopx.runtime import summaries
 from loopx.runtime.goal_runner import GoalRunner, RunOptions, StopSignal
 from loopx.runtime.goal_work import open_goal
-from loopx.runtime.progress import CheckSummary, Observer, ProgressEvent, RunEnded, TurnEnded
+from loopx.runtime.progress import CheckSummary, Observer, ProgressEvent, RunEnded, TurnEnded, silent
 from loopx.runtime.project import Project
 from loopx.runtime.session import Session
 from loopx.runtime.turn_runner import TurnRunner
@@ -99,7 +100,7 @@ def run_once(
     return Once(
         goal_id=goal_id,
         turn_key=turn.turn_key if turn is not None else None,
-        disposition=ended.disposition,
+        disposition=_next(session, goal_id, agent_id) if ended.reason == TURN_LIMIT else ended.disposition,
         result_kind=turn.result_kind if turn is not None else None,
         spent_slots=turn.slots if turn is not None else 0,
         checks=ended.checks,
@@ -110,6 +111,12 @@ def run_once(
         turn=turn,
         next_command=ended.next_command,
     )
+
+
+def _next(session: Session, goal_id: str, agent_id: AgentId) -> str:
+    """What whoever runs the next turn would do; the bound of this one command is no reason to replan."""
+    runner = TurnRunner(session.store, session.project, goal_id, agent_id, silent, {})
+    return str(runner.plan(TurnBudget(limit=1, used=0)).disposition or LoopDisposition.WAIT)
 
 
 def _once_exit(ended: RunEnded, turn: TurnEnded | None) -> int:

@@ -73,6 +73,31 @@ def intend(
         meters.record(tx, owner, f"{run_id}:launch", {BudgetUnit.LAUNCHES: 1}, now_ms)
 
 
+def record_outside(tx: Tx, report: HostReport, turn_key: str, goal_id: str, fence: Fence, now_ms: int) -> None:
+    """Record what ran outside of LoopX, begun and ended at once: its usage is metered, and no launch is counted.
+
+    Raises ConflictError (`lease_lost`).
+    """
+    recorded = tx.run(
+        "hosts.insert",
+        run_id=report.run_id,
+        turn_key=turn_key,
+        goal_id=goal_id,
+        engine=report.engine,
+        attempt=1,
+        spool_dir="",
+        resumes=None,
+        prompt_bytes=0,
+        overhead_bytes=0,
+        resource=fence.resource,
+        epoch=fence.epoch,
+        now_ms=now_ms,
+    )
+    if recorded != 1:
+        raise turns.lease_lost(turn_key)
+    end(tx, report, goal_id, now_ms)
+
+
 def end(tx: Tx, report: HostReport, goal_id: str, now_ms: int) -> bool:
     """Record a run's end and meter it, once; False when it was on record already."""
     usage = report.usage

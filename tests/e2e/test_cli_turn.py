@@ -11,6 +11,7 @@ from loopx.control_plane.ids import AgentId
 from loopx.control_plane.quota.turn_envelope import decode_envelope, signature_holds
 from loopx.runtime.progress import silent
 from loopx.runtime.turn_runner import TurnRunner
+from loopx.testing import LeakKind
 from tests.e2e.desk import HALF, WHOLE, Desk
 
 
@@ -161,6 +162,7 @@ def test_a_spend_asked_for_from_outside_finishes_its_turn(desk: Desk) -> None:
     assert desk.json("turn", "journal", "goal")["completed"] == 7
 
 
+@pytest.mark.leaves(LeakKind.OPEN_TURN, reason="the turn is killed before its writeback")
 def test_a_spend_before_the_writeback_is_refused(desk: Desk) -> None:
     desk.goal()
     key = interrupt(desk, "validation")
