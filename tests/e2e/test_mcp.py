@@ -23,6 +23,8 @@ from loopx.runtime.session import Session
 from loopx.store import evidence
 from tests.e2e import services_kit as kit
 
+pytestmark = pytest.mark.leaves("open_turn", reason="the tools are used in the middle of a turn")
+
 SURFACE = {
     "get_turn",
     "list_todos",
