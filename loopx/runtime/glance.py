@@ -237,8 +237,8 @@ class Look:
         )
 
     def _wake(self, row: Row, facts: GoalFacts, decision: decisions.QuotaDecision) -> int | None:
-        """When the goal is looked at again: the decision's own instant, else the one that was computed and stored."""
-        if decision.wake_after_ms is not None or facts.state is not GoalState.ACTIVE:
+        """When the goal runs next: the decision's own instant, its cadence's, or the one that is stored."""
+        if decision.wake_after_ms is not None or not decision.should_run:
             return decision.wake_after_ms
         due: int | None = row["due_at_ms"]
         later = facts.next_occurrence_ms

@@ -155,7 +155,7 @@ def _waiting(line: GoalLine, now_ms: int) -> tuple[str, str]:
     if line.should_run:
         return f"ready; nothing runs it{pending}", command
     if line.rule == "window_used_up":
-        return _throttled(line, now_ms) + pending, f"loopx why {line.goal_id}"
+        return _throttled(line, now_ms) + pending, command
     wake = f"; looked at again {words.clock(line.wake_at_ms, now_ms)}" if line.wake_at_ms is not None else ""
     return f"{line.reason}{wake}{pending}", command
 
