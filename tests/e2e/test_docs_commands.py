@@ -19,10 +19,12 @@ import pytest
 
 from loopx.demo import scene
 from loopx.hosts import registry
+from loopx.runtime import config
 from scripts import check_docs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ENGINE = re.compile(r"--engine (codex|claude|opencode|gemini)\b")
 _EXITS = re.compile(r"^(.*?\S)\s+# exits (\d+)$", re.MULTILINE)
 _MAKE = re.compile(r"^make ", re.MULTILINE)
@@ -97,6 +99,13 @@ def test_the_engine_words_of_the_docs_are_engine_words() -> None:
     named = {word for page in _pages() for word in _ENGINE.findall(page.read_text(encoding="utf-8"))}
     assert named
     assert named <= set(registry.CLIS)
+
+
+def test_the_settings_of_the_docs_are_accepted() -> None:
+    blocks = [block for page in check_docs.pages() for block in _TOML.findall(page.read_text(encoding="utf-8"))]
+    assert blocks
+    for block in blocks:
+        assert config.parse(block.encode()).present
 
 
 def test_the_docs_are_sound() -> None:
