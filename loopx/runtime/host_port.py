@@ -25,6 +25,7 @@ from loopx.hosts.protocol import (
     HostEnd,
     HostEndKind,
     HostEvent,
+    LaunchPlan,
     LaunchRequest,
     McpServer,
     PermissionMode,
@@ -35,6 +36,7 @@ from loopx.hosts.protocol import (
 )
 from loopx.runtime import agent_files, sessions
 from loopx.runtime.agent_files import AgentFiles
+from loopx.runtime.agent_stream import PROMPT_NAME
 from loopx.runtime.claims import Claim, from_result
 from loopx.runtime.progress import AgentDid, Observer
 from loopx.runtime.prompt import Prompt
@@ -197,7 +199,7 @@ class KeptHost:
         self._resumed = request.resume_session
         try:
             setup.files.prepare()
-            plan = adapter.plan(request, setup.env)
+            plan = _with_prompt(adapter.plan(request, setup.env), spool_dir, request.prompt)
             kept = supervise.start(plan, run_id, turn.turn_key, spool_dir)
         except LoopXError as error:
             if isinstance(error, EngineError) and error.code == "keeper_failed":
@@ -371,6 +373,15 @@ class ActionGuard:
         self._last = action
         if self._run >= self.LIMIT:
             self.tripped = True
+
+
+def _with_prompt(plan: LaunchPlan, spool_dir: str, text: str) -> LaunchPlan:
+    """The plan that also leaves the prompt, redacted, beside the run's output: for people who look at the turn."""
+    path = os.path.join(os.path.abspath(spool_dir), PROMPT_NAME)
+    if any(name == path for name, _ in plan.files):
+        return plan
+    kept = redact.redact(text).encode("utf-8", "replace")
+    return msgspec.structs.replace(plan, files=(*plan.files, (path, kept)))
 
 
 def _not_started(run_id: str, engine: str, error: LoopXError) -> HostReport:
