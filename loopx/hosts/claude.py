@@ -73,7 +73,8 @@ class ClaudeAdapter:
         if request.resume_session:
             argv += ["--resume", request.resume_session]
         argv += request.extra_args
-        return launch.build(argv, request, base_env, files=files, result_markers=_MARKERS)
+        patience = (("MCP_CONNECT_TIMEOUT_MS", str(launch.MCP_START_S * 1000)),) if request.mcp is not None else ()
+        return launch.build(argv, request, base_env, added_env=patience, files=files, result_markers=_MARKERS)
 
     def parser(self, request: LaunchRequest, now_ms: int) -> ClaudeParser:
         """A parser for one run."""
@@ -103,6 +104,8 @@ def _servers(server: McpServer) -> dict[str, object]:
     """Values of variables (the turn's token) are named, not written: Claude Code fills them in from its environment."""
     entry = {
         "type": "stdio",
+        # The model is asked only once the server is up, and is told of its tools from the start.
+        "alwaysLoad": True,
         "command": server.argv[0],
         "args": list(server.argv[1:]),
         "env": {name: f"${{{name}}}" for name, _ in server.env},

@@ -105,6 +105,9 @@ def _mcp(server: McpServer) -> list[str]:
         f"{base}.args": list(server.argv[1:]),
         f"{base}.env_vars": [name for name, _ in server.env],
         f"{base}.default_tools_approval_mode": "approve",
+        # Without it Codex asks the model before the server is up, and the agent is told of no tools.
+        f"{base}.required": True,
+        f"{base}.startup_timeout_sec": launch.MCP_START_S,
     }
     words: list[str] = []
     for key, value in settings.items():

@@ -16,6 +16,8 @@ PROMPT_LIMIT_BYTES = 8 * 1024 * 1024
 _ONE_ARGUMENT = 131_072 - 1
 """Linux refuses a single argument or variable above 128 KiB, whatever the total."""
 _MARGIN = 4096
+MCP_START_S = 60
+"""How long a CLI waits for LoopX's tool server: a busy machine takes seconds to start a Python program."""
 
 
 def programs_on_path(name: str, env: Sequence[tuple[str, str]]) -> tuple[str, ...]:

@@ -44,6 +44,8 @@ _ROWS: tuple[_Row, ...] = (
         r"could not resume",
     ),
     _row(Kind.SESSION_MISSING, "session_in_use", r"session id \S+ is already in use"),
+    # LoopX's own tool server, which Codex is told to need.
+    _row(Kind.UNKNOWN, "tools_unavailable", r"mcp servers? failed to (?:initialize|start)"),
     _row(
         Kind.PERMISSION_DENIED,
         "sandbox_unavailable",

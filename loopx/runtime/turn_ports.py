@@ -27,7 +27,7 @@ from loopx.control_plane.turn_driver.transaction import PHASES
 from loopx.control_plane.work_items.gate import GateKind
 from loopx.control_plane.work_items.todo import GOAL_ITSELF, Todo
 from loopx.hosts.protocol import Deadlines, McpServer
-from loopx.runtime import agent_files, goal_work, guarding, prompt, sessions
+from loopx.runtime import agent_files, capabilities, goal_work, guarding, prompt, sessions
 from loopx.runtime.claims import Claim, ClaimKind
 from loopx.runtime.evaluation import Evaluator, failure_text
 from loopx.runtime.goal_work import GoalWork
@@ -206,7 +206,7 @@ class TurnWiring:
             previous = turns.last_of_todo(tx, turn.todo_id) if turn.todo_id is not None else None
             previous = previous or turns.last_of_goal(tx, turn.goal_id)
             failed = _failed_results(tx, previous.turn_key) if previous is not None else ()
-            answers = _answers(tx, turn.goal_id)
+            answers = (*_answers(tx, turn.goal_id), *capabilities.outcomes(tx, turn.goal_id))
             open_todos = todos.unended(tx, turn.goal_id, 20) if turn.purpose is TurnPurpose.REPLAN else ()
         result = previous.result if previous is not None else None
         return prompt.PromptContext(
