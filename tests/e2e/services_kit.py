@@ -27,7 +27,7 @@ from loopx.control_plane.work_items.todo import Todo
 from loopx.runtime import goal_service, goal_work
 from loopx.runtime.progress import silent
 from loopx.runtime.session import DEFAULT_AGENT, Session, open_session
-from loopx.store import events, goals, todos, turns
+from loopx.store import events, goals, leases, todos, turns
 from loopx.workspace.identity import repository_key
 
 AGENT = AgentId(DEFAULT_AGENT)
@@ -88,16 +88,23 @@ class World:
         )
 
     def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
-        """Start the command line; the test ends it."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "loopx", *words],
-            cwd=self.root,
-            env={**self.env, **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-        )
+        """Start the command line; the test ends it. Its errors go to a file, which no grandchild keeps open for us."""
+        with (self.folder / "stderr").open("ab") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", "loopx", *words],
+                cwd=self.root,
+                env={**self.env, **env},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                stdin=subprocess.DEVNULL,
+                text=True,
+            )
+
+    @property
+    def errors(self) -> str:
+        """What started commands wrote to standard error."""
+        path = self.folder / "stderr"
+        return path.read_text() if path.exists() else ""
 
     def agent(self, script: str, name: str = "agent.py") -> str:
         """An engine word for a Python program outside the work tree; the prompt is on its standard input."""
@@ -221,6 +228,9 @@ def close_turn(session: Session, turn: OpenTurn) -> None:
         tx.run("leases.release", resource=f"turn:{turn.goal_id}:{turn.agent_id}", epoch=turn.epoch)
         if turn.todo_id is not None:
             todos.release(tx, turn.todo_id, session.store.now_ms())
+            claim = leases.get(tx, f"todo:{turn.todo_id}")
+            if claim is not None:
+                leases.release(tx, claim.resource, claim.epoch)
 
 
 def add_todo(session: Session, goal_id: str, title: str = "more work", **more: object) -> str:
