@@ -176,13 +176,17 @@ class Worker:
     # -- one step --------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Take in what ended, and start what is due and has room."""
+        """Take in what ended, start what is due and has room, and have sent what is due."""
         self._reap()
         if not self._must_look():
             return
         # The mark is read before the look, so that what is written meanwhile is seen by the next one.
         self._mark, self._looked_ms = self._change_mark(), self._clock.monotonic_ms()
-        self._start_due()
+        if len(self._children) < self._options.most:
+            self._start_due()
+        else:
+            # Without room nothing is looked at; a child's end is what comes next.
+            self._look_at_ms = None
         self._flush()
 
     def _must_look(self) -> bool:
@@ -202,8 +206,8 @@ class Worker:
         return self._store.connection.pragma("data_version")
 
     def _start_due(self) -> None:
-        looked = self._books.look(frozenset(self._children))
         running = {goal_id: child.candidate.tree_key for goal_id, child in self._children.items()}
+        looked = self._books.look(running)
         chosen = fleet.choose(looked.candidates, running, looked.busy_trees, self._options.most)
         for candidate in chosen:
             self._start(candidate)

@@ -6,6 +6,8 @@ worker can neither spin nor forget a goal. It starts nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from loopx.control_plane.errors import LoopXError
@@ -21,7 +23,9 @@ from loopx.store import events, goals, leases, outbox, turns
 from loopx.store.connection import Row, Tx
 from loopx.store.store import Store
 
-LIMIT = 500
+LIMIT = 5000
+"""Goals that one look takes in; more are seen by the next one."""
+NEXT_LOOK_MS = 1_000
 BUSY_AGAIN_MS = 5_000
 """When to look again at a goal that another process runs."""
 SENDER_MS = 5_000
@@ -81,30 +85,33 @@ class Books:
         self._held: dict[str, int] = {}
         """Goals that another process runs, and until when they are left alone."""
 
-    def look(self, mine: frozenset[str]) -> Looked:
-        """Who is due, with every other goal's wake computed and stored. `mine`: goals that run here."""
+    def look(self, running: Mapping[str, str]) -> Looked:
+        """Who is due, with every other goal's wake computed and stored.
+
+        `running` maps the goals that run here to their work trees; whoever shares one is not even looked at.
+        """
         now = self._store.now_ms()
         with self._store.read() as tx:
             due = tx.all("goals.to_look_at", now_ms=now, limit=LIMIT)
             moved = tx.all("goals.moved", limit=LIMIT)
             open_turns = tx.all("turns.open_all", limit=LIMIT)
-        rows = {str(row["goal_id"]): row for row in (*due, *moved) if row["goal_id"] not in mine}
-        busy: set[str] = set()
+        busy: set[str] = set(running.values())
         found: dict[str, Candidate] = {}
         self._held = {goal_id: until for goal_id, until in self._held.items() if until > now}
         for turn in open_turns:
-            self._see_open_turn(turn, mine, busy, found, now)
-        for goal_id, row in rows.items():
-            if goal_id not in found and goal_id not in self._held:
+            if turn["goal_id"] not in running:
+                self._see_open_turn(turn, busy, found, now)
+        for goal_id, row in {str(row["goal_id"]): row for row in (*due, *moved)}.items():
+            if not (goal_id in running or goal_id in found or goal_id in self._held or row["tree_key"] in busy):
                 self._see_due(goal_id, row, found, now)
-        return Looked(candidates=tuple(found.values()), busy_trees=frozenset(busy), next_at_ms=self._next_at(now))
+        more = len(due) >= LIMIT or len(moved) >= LIMIT
+        next_at = now + NEXT_LOOK_MS if more else self._next_at(now)
+        return Looked(candidates=tuple(found.values()), busy_trees=frozenset(busy), next_at_ms=next_at)
 
-    def _see_open_turn(
-        self, turn: Row, mine: frozenset[str], busy: set[str], found: dict[str, Candidate], now_ms: int
-    ) -> None:
+    def _see_open_turn(self, turn: Row, busy: set[str], found: dict[str, Candidate], now_ms: int) -> None:
         """A turn that is open keeps its tree; one whose driver is gone goes on here, if it is our agent's."""
         goal_id = str(turn["goal_id"])
-        if goal_id in mine or turn["state"] != "open":
+        if turn["state"] != "open":
             return
         with self._store.read() as tx:
             row = goals.row_of(tx, goal_id)
