@@ -7,6 +7,7 @@ the judgement stricter or looser (loops, "The contract: the only judge").
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -45,6 +46,17 @@ class Touched(msgspec.Struct, frozen=True, kw_only=True):
         """An addition that changes how tests run which were there before, so it is judged as an edit is."""
         return self.touch is Touch.ADDED and self.role in {Role.RUNNER_CONFIG, Role.HOOK, Role.OWN}
 
+    @property
+    def is_data(self) -> bool:
+        """A new file among the tests that no runner would load as code."""
+        name = self.path.rpartition("/")[2]
+        return self.touch is Touch.ADDED and self.role is Role.TEST and not _CODE.search(name)
+
+
+_CODE = re.compile(
+    r"^[^.]*$|\.(?:py[ciwx]?|[cm]?[jt]sx?|go|rs|rb|sh|bash|pl|php|java|kt|kts|scala|cs|swift|exs?|lua|r|jl|t)$"
+)
+
 
 def touched_paths(
     changes: Iterable[Change], protected: ProtectedPaths, read_start: ReadFile, read_now: ReadFile
@@ -70,6 +82,8 @@ def _touch(
     read_now: ReadFile,
 ) -> None:
     role = protected.role_of(path)
+    if role is None and touch is Touch.ADDED and _stands_before_a_test(path, protected, read_start):
+        role = Role.HOOK
     if role is None and not protected.is_shared(path):
         return
     old = read_start(path) if touch is not Touch.ADDED else None
@@ -80,6 +94,19 @@ def _touch(
         role = Role.RUNNER_CONFIG
     found[path] = Touched(path=path, role=role, touch=touch, codes=_codes(role, touch, old, new))
 
+
+def _stands_before_a_test(path: str, protected: ProtectedPaths, read_start: ReadFile) -> bool:
+    """Whether Python would import this new file instead of a test module of the same name: a package, an extension."""
+    parts = path.split("/")
+    modules = ["/".join(parts[: count + 1]) for count in range(len(parts) - 1)]
+    if _EXTENSION.search(parts[-1]):
+        modules.append("/".join([*parts[:-1], parts[-1].partition(".")[0]]))
+    return any(
+        protected.role_of(f"{module}.py") is Role.TEST and read_start(f"{module}.py") is not None for module in modules
+    )
+
+
+_EXTENSION = re.compile(r"\.(?:so|pyd)$")
 
 _ADDED = {
     Role.TEST: FindingCode.TEST_ADDED,
@@ -152,14 +179,19 @@ def plan_second_run(
     """Whether the checks must also run with the start's protected files, and with which paths put back.
 
     Edits, deletions and influential additions need it. Plain additions of tests need it only when everything is green
-    and the baseline names tests that they could mask.
+    and the baseline names tests that they could mask. Added data is left where it is: it changes no test that was there,
+    and the tests may have waited for it.
     """
     judged = [item for item in touched if _is_judged(item, policy)]
     if policy is ProtectPolicy.BOTH_WAYS and not judged and current.all_green and _names_tests(baseline):
-        judged = [item for item in touched if item.role is Role.TEST]
+        judged = [item for item in touched if item.role is Role.TEST and not item.is_data]
     if not judged:
         return SecondRun()
-    put_back = [item for item in touched if policy is not ProtectPolicy.DISCLOSE or item.role is Role.HOOK]
+    put_back = [
+        item
+        for item in touched
+        if (policy is not ProtectPolicy.DISCLOSE or item.role is Role.HOOK) and not item.is_data
+    ]
     return SecondRun(
         restore=tuple(item.path for item in put_back if item.touch is not Touch.ADDED),
         remove=tuple(item.path for item in put_back if item.touch is Touch.ADDED),
@@ -167,7 +199,8 @@ def plan_second_run(
 
 
 def _names_tests(evaluation: ContractEvaluation) -> bool:
-    return any(result.parts is not None and result.parts.collected_keys for result in evaluation.results)
+    """Whether the runner's report tells which tests fail, so that one which only additions turn green can be seen."""
+    return any(result.parts is not None and result.parts.failing_keys is not None for result in evaluation.results)
 
 
 def _is_judged(item: Touched, policy: ProtectPolicy) -> bool:
@@ -199,10 +232,8 @@ def judge_touched(
     """Judge every touched path. `restored` is the second evaluation, None when `plan_second_run` asked for none."""
     if restored is not None and any(result.verdict in _UNJUDGED for result in restored.results):
         return Judgement(findings=_disclosed(touched), undecided=True)
-    green_both = restored is not None and current.all_green and restored.all_green
-    bought = restored is not None and buys(baseline, current, restored)
-    masked = restored is not None and masks(baseline, current, restored)
-    offending = {item.path for item in touched if _offends(item, policy, green_both, bought, masked)}
+    ways = _both_ways(baseline, current, restored)
+    offending = {item.path for item in touched if _offends(item, policy, ways)}
     findings = [
         Finding(code=code, refused=item.path in offending, path=item.path, detail=item.touch)
         for item in touched
@@ -214,7 +245,7 @@ def judge_touched(
         if item.path in offending and item.role is Role.TEST and item.touch is Touch.ADDED
     ]
     clean = restored is not None and not _fallen(compare(baseline, restored))
-    return Judgement(findings=tuple(findings), offending=tuple(sorted(offending)), explained=green_both and clean)
+    return Judgement(findings=tuple(findings), offending=tuple(sorted(offending)), explained=ways.green and clean)
 
 
 def _disclosed(touched: Sequence[Touched]) -> tuple[Finding, ...]:
@@ -223,7 +254,35 @@ def _disclosed(touched: Sequence[Touched]) -> tuple[Finding, ...]:
     )
 
 
-def _offends(item: Touched, policy: ProtectPolicy, green_both: bool, bought: bool, masked: bool) -> bool:
+class _Ways(msgspec.Struct, frozen=True, kw_only=True):
+    """The two evaluations, as one judgement. All false where there was only one.
+
+    `green`: everything is green both ways. `bought`: something passes only with the changes. `masked`: some test of the
+    start does. `harmless`: no test of the start says anything else with the changes than without; `silent`: the same,
+    where the reports tell no more than verdicts.
+    """
+
+    green: bool = False
+    bought: bool = False
+    masked: bool = False
+    harmless: bool = False
+    silent: bool = False
+
+
+def _both_ways(baseline: ContractEvaluation, current: ContractEvaluation, restored: ContractEvaluation | None) -> _Ways:
+    if restored is None:
+        return _Ways()
+    pairs = [(now, restored.named(now.name)) for now in current.results]
+    return _Ways(
+        green=current.all_green and restored.all_green,
+        bought=buys(baseline, current, restored),
+        masked=masks(baseline, current, restored),
+        harmless=all(_says_the_same(now, without, blind=False) for now, without in pairs),
+        silent=all(_says_the_same(now, without, blind=True) for now, without in pairs),
+    )
+
+
+def _offends(item: Touched, policy: ProtectPolicy, ways: _Ways) -> bool:
     if item.role is Role.OWN:
         return True
     if policy is ProtectPolicy.REFUSE:
@@ -231,8 +290,51 @@ def _offends(item: Touched, policy: ProtectPolicy, green_both: bool, bought: boo
     if policy is ProtectPolicy.DISCLOSE and item.role is not Role.HOOK:
         return False
     if item.touch is not Touch.ADDED:
-        return not green_both
-    return bought if item.influential else masked and item.role is Role.TEST
+        return not (ways.green or _tolerated(item, ways))
+    return ways.bought if item.influential else ways.masked and item.role is Role.TEST and not item.is_data
+
+
+def _tolerated(item: Touched, ways: _Ways) -> bool:
+    """Whether an edit may stand although not everything is green yet: it bought nothing so far, and is judged again.
+
+    Every turn is compared with the goal's start, so what such an edit buys later comes to light then. CI and lock files
+    decide no verdict by themselves; of all others the runner's report must tell that no test was touched.
+    """
+    if item.role in {Role.CI, Role.LOCK}:
+        return ways.silent
+    return ways.harmless and item.role in {Role.TEST, Role.RUNNER_CONFIG, Role.SCRIPT}
+
+
+def _says_the_same(now: CheckResult, without: CheckResult | None, *, blind: bool) -> bool:
+    """Whether no test of the start passes, is skipped, is excused or is gone only because of the changes."""
+    if without is None or (now.verdict is Verdict.GREEN) != (without.verdict is Verdict.GREEN):
+        return False
+    here, there = now.parts, without.parts
+    if here is None or there is None:
+        return blind and here is there
+    if here.collection_errors < there.collection_errors or here.collected < there.collected:
+        return False
+    known = _keys(there.collected_keys)
+    if known is not None and not known <= (_keys(here.collected_keys) or frozenset()):
+        return False
+    failing = (_keys(there.failing_keys), _keys(here.failing_keys))
+    if failing[0] is None or failing[1] is None:
+        return False
+    return not failing[0] - failing[1] and not _newly_excused(here, there, known)
+
+
+def _newly_excused(here: PartCounts, there: PartCounts, known: frozenset[str] | None) -> bool:
+    """Whether a test of the start is skipped or expected to fail with the changes only. New tests may be born so."""
+    for now, then, count in (
+        (here.skipped_keys, there.skipped_keys, here.skipped - there.skipped),
+        (here.expected_keys, there.expected_keys, here.expected_failures - there.expected_failures),
+    ):
+        if known is not None and now is not None and then is not None:
+            if (frozenset(now) - frozenset(then)) & known:
+                return True
+        elif count > max(0, here.collected - there.collected):
+            return True
+    return False
 
 
 def buys(baseline: ContractEvaluation, current: ContractEvaluation, restored: ContractEvaluation) -> bool:
@@ -259,14 +361,18 @@ def masks(baseline: ContractEvaluation, current: ContractEvaluation, restored: C
 
 
 def _newly_failing(then: CheckResult | None, now: CheckResult, without: CheckResult) -> frozenset[str] | None:
-    """Tests known at the start that fail only without the changes; None where the reports can't tell."""
+    """Tests known at the start that fail only without the changes; None where the reports can't tell.
+
+    Without the changes only tests of the start run, so that all of them are known where the report names no ids.
+    """
     before, here, there = (None if result is None else result.parts for result in (then, now, without))
     if before is None or here is None or there is None:
         return None
-    keys = (_keys(before.collected_keys), _keys(here.failing_keys), _keys(there.failing_keys))
-    if keys[0] is None or keys[1] is None or keys[2] is None or _uncollected(there, here):
+    failing = (_keys(here.failing_keys), _keys(there.failing_keys))
+    if failing[0] is None or failing[1] is None or _uncollected(there, here):
         return None
-    return (keys[2] & keys[0]) - keys[1]
+    known = _keys(before.collected_keys)
+    return (failing[1] if known is None else failing[1] & known) - failing[0]
 
 
 def _uncollected(without: PartCounts, now: PartCounts) -> bool:

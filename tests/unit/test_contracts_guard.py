@@ -296,15 +296,69 @@ def test_an_honest_partial_step_with_an_added_test_is_not_refused(tmp_path: Path
     assert _codes(verdict) == {FindingCode.TEST_ADDED}
 
 
-def test_an_edited_test_is_accepted_only_when_green_both_ways(tmp_path: Path) -> None:
+HALF = CALC.replace("a - b", "a + b if a < 5 else 0")
+
+
+def test_an_edited_test_is_accepted_while_it_buys_nothing_and_completes_only_when_green_both_ways(
+    tmp_path: Path,
+) -> None:
     story = _story(tmp_path)
-    story.write("calc.py", CALC.replace("a - b", "a + b if a < 5 else 0"))
-    story.write("tests/test_calc.py", f"# tidy\n{TESTS}")
+    story.write("calc.py", HALF)
+    story.write("tests/test_calc.py", f"# tidy\n{TESTS}def test_new(): assert add(0, 0) == 1\n")
     verdict = story.judge()
-    assert (verdict.refused, verdict.restore_paths) == (True, ("tests/test_calc.py",))
+    assert (verdict.refused, verdict.undecided) == (False, False)
     assert verdict.restored is not None
+    assert _codes(verdict) == {FindingCode.TEST_EDITED}
+    story.write("tests/test_calc.py", f"# tidy\n{TESTS}")
     story.write("calc.py", FIXED)
     assert not story.judge().refused
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        TESTS.replace("== 6", "in (0, 6)"),
+        TESTS.replace("def test_add_zero(): assert add(5, 1) == 6\n", "def test_other(): assert 0\n"),
+        TESTS.replace("def test_add_zero", "import pytest\n@pytest.mark.skip\ndef test_add_zero"),
+        TESTS.replace("def test_add_zero", "import pytest\n@pytest.mark.xfail\ndef test_add_zero"),
+    ],
+)
+def test_an_edited_test_that_buys_or_hides_something_is_refused_while_others_are_red(
+    tmp_path: Path, cheat: str
+) -> None:
+    story = _story(tmp_path)
+    story.write("calc.py", HALF.replace("a * b", "a * b + 1"))
+    story.write("tests/test_calc.py", cheat)
+    verdict = story.judge()
+    assert (verdict.refused, verdict.restore_paths) == (True, ("tests/test_calc.py",))
+
+
+def test_an_edit_whose_effect_no_report_tells_is_refused_while_others_are_red(tmp_path: Path) -> None:
+    story = _story(tmp_path, _contract("sh check.sh"), SCRIPT_START)
+    story.write("check.sh", "# tidy\n" + SCRIPT_START["check.sh"])
+    assert story.judge().restore_paths == ("check.sh",)
+    story.write("check.sh", SCRIPT_START["check.sh"])
+    story.write(".github/workflows/ci.yml", "on: push\n")
+    assert not story.judge().refused
+
+
+def test_a_package_that_python_would_import_instead_of_a_test_is_judged_as_an_edit(tmp_path: Path) -> None:
+    story = _story(tmp_path, _contract(f"{PYTHON} -m unittest test_calc"), {"calc.py": CALC, "test_calc.py": UNIT_TEST})
+    story.write("test_calc/__init__.py", UNIT_TEST.replace("3)", "-1)"))
+    verdict = story.judge()
+    assert verdict.restore_paths == ("test_calc/__init__.py",)
+    assert {item.code for item in verdict.offending} == {FindingCode.STARTUP_HOOK_ADDED}
+
+
+def test_data_which_tests_waited_for_is_disclosed_and_never_taken_away(tmp_path: Path) -> None:
+    files = {**START, "tests/test_calc.py": TESTS.replace("== 3", "== int(open('tests/three.txt').read())")}
+    story = _story(tmp_path, None, files)
+    story.write("calc.py", FIXED)
+    story.write("tests/three.txt", "3")
+    story.write("tests/test_more.py", "def test_more(): pass\n")
+    verdict = story.judge()
+    assert not verdict.refused
+    assert story.second_runs == 1
 
 
 UNIT = f"{PYTHON} -m unittest discover -s tests -t ."
@@ -314,6 +368,7 @@ UNIT_START = {
     "tests/test_calc.py": "import unittest\nfrom calc import add\nclass T(unittest.TestCase):\n"
     "    def test_add(self): self.assertEqual(add(1, 2), 3)\n    def test_true(self): pass\n",
 }
+UNIT_TEST = UNIT_START["tests/test_calc.py"]
 SITE = "import calc\ncalc.add = lambda a, b: a + b\n"
 
 
