@@ -1,4 +1,4 @@
-"""Enums, numbers and instants as words for people, in English, each in one place.
+"""Enums, numbers and instants as words for people, each in one place: English here, other languages in catalogues.
 
 Other code carries codes; only here do they become words. A code that is newer than this table is shown as it is,
 because a wrong word is worse than a plain code. Nothing here decides anything or reads the store.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from typing import Final
+
+from loopx.presentation.i18n import translate
 
 SEP: Final = "  ·  "
 DOT: Final = " · "
@@ -197,13 +199,13 @@ SIGNED_IN: Final[Mapping[str, str]] = {"yes": "signed in", "no": "not signed in"
 
 
 def word(table: Mapping[str, str], code: str | None) -> str:
-    """The words of a code, or the code itself."""
-    return table.get(str(code), str(code)) if code is not None else ""
+    """The words of a code in the reader's language, or the code itself."""
+    return translate(table.get(str(code), str(code))) if code is not None else ""
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
     """`1 turn`, `3 turns`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    return f"{number} {translate(one if number == 1 else many or one + 's')}"
 
 
 def duration(ms: int) -> str:
@@ -239,12 +241,12 @@ def span(ms: int) -> str:
 
 def until(at_ms: int, now_ms: int) -> str:
     """`in 9 h`, or `now`."""
-    return f"in {span(at_ms - now_ms)}" if at_ms > now_ms else "now"
+    return translate("in {span}").format(span=span(at_ms - now_ms)) if at_ms > now_ms else translate("now")
 
 
 def ago(at_ms: int, now_ms: int) -> str:
     """`14 s ago`."""
-    return f"{span(now_ms - at_ms)} ago"
+    return translate("{span} ago").format(span=span(now_ms - at_ms))
 
 
 def clock(at_ms: int, now_ms: int | None = None) -> str:
@@ -261,7 +263,7 @@ def clock(at_ms: int, now_ms: int | None = None) -> str:
 
 def tokens(number: int | None) -> str:
     """`182k tokens`; nothing for unknown."""
-    return f"{short_number(number)} tokens" if number is not None else ""
+    return f"{short_number(number)} {translate('tokens')}" if number is not None else ""
 
 
 def short_number(number: int) -> str:
@@ -284,7 +286,7 @@ def money(microusd: int | None) -> str:
 
 def slots(number: int) -> str:
     """`1 slot`, or that nothing was spent."""
-    return count(number, "slot") if number else "nothing spent"
+    return count(number, "slot") if number else translate("nothing spent")
 
 
 def joined(parts: Sequence[str], separator: str = DOT) -> str:

@@ -62,9 +62,9 @@ def new_access(names: Iterable[str], port: int, *, secure: bool) -> Access:
     if port == default:
         hosts |= {_bracketed(name).lower() for name in names}
     return Access(
-        token=secrets.token_urlsafe(32),
-        session=secrets.token_urlsafe(32),
-        form=secrets.token_urlsafe(32),
+        token=secrets.token_hex(24),
+        session=secrets.token_hex(24),
+        form=secrets.token_hex(24),
         cookie=f"loopx-{port}",
         hosts=frozenset(hosts),
         secure=secure,
