@@ -93,8 +93,13 @@ def save(tx: Tx, before: Schedule, after: Schedule, now_ms: int, what: str) -> N
 
 
 def apply(tx: Tx, goal_id: str, due: NextDue, now_ms: int) -> ScheduleReceipt:
-    """Write the wanted revision as applied, the occurrence that was served, and the next due instant."""
+    """Write the wanted revision as applied, the occurrence that was served, and the next due instant.
+
+    A goal that a person closed while its turn was being settled has no cadence to move any more; its turn still ends.
+    """
     before = get(tx, goal_id)
+    if before.state is ScheduleState.CLOSED:
+        return ScheduleReceipt(owner=before.owner, revision=before.applied_revision, rrule=before.applied_rrule)
     after = apply_schedule(before, revision=before.revision, next_due_ms=due.at_ms)
     if due.slot_key is not None:
         after = fire(after, slot_key=due.slot_key, missed=due.misses, next_due_ms=due.at_ms) or after
@@ -107,6 +112,8 @@ def apply(tx: Tx, goal_id: str, due: NextDue, now_ms: int) -> ScheduleReceipt:
 def acknowledge_applied(tx: Tx, goal_id: str, now_ms: int) -> ScheduleReceipt:
     """Confirm that the owner has what was applied. Raises ConflictError."""
     before = get(tx, goal_id)
+    if before.state is ScheduleState.CLOSED:
+        return ScheduleReceipt(owner=before.owner, revision=before.acked_revision, rrule=before.acked_rrule)
     after = ack_schedule(before, revision=before.applied_revision, rrule=before.applied_rrule)
     save(tx, before, after, now_ms, "acked")
     return ScheduleReceipt(owner=after.owner, revision=after.acked_revision, rrule=after.acked_rrule)

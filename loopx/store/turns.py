@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from loopx.control_plane.effect_program import effect_ref
 from loopx.control_plane.errors import ConflictError, NeedsPersonError, NotFoundError, NotNowError
 from loopx.control_plane.ids import AgentId, EffectRef, Epoch, GoalId, TodoId, TurnKey
 from loopx.control_plane.turn_driver.driver import LoopXTurnRoute
@@ -19,12 +20,14 @@ from loopx.control_plane.turn_driver.journal import (
     TurnResult,
     TurnState,
 )
-from loopx.control_plane.turn_driver.transaction import LoopXTurnPhase, LoopXTurnResultKind, TurnStep
+from loopx.control_plane.turn_driver.transaction import PHASES, LoopXTurnPhase, LoopXTurnResultKind, TurnStep
 from loopx.control_plane.work_items.lease import CLAIM_LEASE_MS, TURN_LEASE_MS
 from loopx.control_plane.work_items.todo import Todo
 from loopx.store import events, gates, goals, leases, ledger, meters, todos
 from loopx.store.codec import dump, load
 from loopx.store.connection import Row, Tx
+
+_ACK = PHASES.index(LoopXTurnPhase.SCHEDULER_ACK)
 
 
 class StartTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,3 +318,25 @@ def limits_in_a_row(tx: Tx, turn: Turn, most: int = 8) -> int:
     rows = tx.all("turns.results_of_engine", goal_id=turn.goal_id, engine=turn.engine, before=turn.number, limit=most)
     kinds = [row["result_kind"] for row in rows]
     return next((at for at, kind in enumerate(kinds) if kind != LoopXTurnResultKind.WAIT), len(kinds))
+
+
+def acknowledge_closed(tx: Tx, turn_key: str, receipt: object, now_ms: int) -> None:
+    """Complete a closed turn whose acknowledgement an outside owner gave only now: phase row and event together.
+
+    Raises ConflictError (`prefix_moved`) when somebody else did.
+    """
+    turn = load_journal(tx, turn_key).turn
+    if tx.run("turns.ack", turn_key=turn_key) != 1:
+        raise ConflictError("prefix_moved", f"turn {turn_key} is acknowledged already", hint="read it again")
+    reference = effect_ref(turn.turn_key, TurnStep.SCHEDULER_ACK)
+    tx.run(
+        "turns.insert_phase",
+        turn_key=turn_key,
+        ordinal=_ACK,
+        phase=PHASES[_ACK],
+        effect_ref=reference,
+        receipt=dump(receipt),
+        epoch=turn.epoch,
+        now_ms=now_ms,
+    )
+    events.append(tx, turn.goal_id, f"phase_{PHASES[_ACK]}", now_ms, {"effect_ref": reference}, turn_key)

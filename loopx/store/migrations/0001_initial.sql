@@ -191,6 +191,7 @@ CREATE TABLE turns (
 CREATE UNIQUE INDEX turns_one_open ON turns (goal_id, agent_id) WHERE state <> 'closed';
 CREATE INDEX turns_page ON turns (goal_id, number DESC);
 CREATE INDEX turns_by_todo ON turns (todo_id, number DESC);
+CREATE INDEX turns_unacked ON turns (goal_id, number) WHERE state = 'closed' AND completed = 6;
 CREATE UNIQUE INDEX turns_by_token ON turns (token_hash) WHERE state = 'open' AND token_hash IS NOT NULL;
 
 CREATE TABLE turn_phases (
