@@ -20,6 +20,7 @@ import msgspec
 from loopx.control_plane.effect_program import effect_ref
 from loopx.control_plane.turn_driver.transaction import PHASES, TurnStep
 from loopx.hosts import identity, procs, runfiles
+from loopx.runtime import owner
 from loopx.store import events, ledger
 from loopx.store.connection import Row, Tx
 from loopx.store.store import Store
@@ -29,6 +30,7 @@ PATIENCE_S = 5.0
 _EVER_MS: Final = 1 << 50
 _SPENT: Final = PHASES.index("quota_spend") + 1
 _APPLIED: Final = _SPENT + 1
+_OF_WORK: Final = ("turn:", "todo:")
 _MARK: Final = f"{procs.RUN_ENV}=".encode()
 
 _OPEN_TURNS = "SELECT * FROM turns WHERE state <> 'closed'"
@@ -95,11 +97,20 @@ def _turns(connection: sqlite3.Connection, *, open_turns: bool) -> Iterator[Leak
 
 
 def _leases(connection: sqlite3.Connection, now_ms: int) -> Iterator[Leak]:
-    resources = {f"turn:{row['goal_id']}:{row['agent_id']}" for row in connection.execute(_OPEN_TURNS)}
+    """A turn's lease needs its open turn; a todo's needs a claim, or a turn that works on it; others need a life."""
+    turns = connection.execute(_OPEN_TURNS).fetchall()
+    resources = {f"turn:{row['goal_id']}:{row['agent_id']}" for row in turns}
+    resources |= {f"todo:{row['todo_id']}" for row in turns}
     resources |= {f"todo:{row[0]}" for row in connection.execute("SELECT todo_id FROM todos WHERE status = 'claimed'")}
     for row in connection.execute(_LIVE_LEASES, (now_ms,)):
-        if row["resource"] not in resources:
-            yield Leak(kind=LeakKind.LEASE_OF_NOBODY, subject=f"{row['resource']} of {row['owner']}")
+        resource = str(row["resource"])
+        if resource not in resources and (resource.startswith(_OF_WORK) or not _is_brief(row)):
+            yield Leak(kind=LeakKind.LEASE_OF_NOBODY, subject=f"{resource} of {row['owner']}")
+
+
+def _is_brief(lease: Row) -> bool:
+    """A lease that is given up by its end, or free for all because its owner is proved dead."""
+    return str(lease["resource"]).startswith("account:") or owner.is_dead(lease["owner"])
 
 
 def _orphans(connection: sqlite3.Connection) -> Iterator[Leak]:
