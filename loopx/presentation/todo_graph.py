@@ -17,8 +17,8 @@ from loopx.presentation.i18n import translate
 from loopx.presentation.renderers import page_words, words
 
 MOST = 40
-NODE_W, NODE_H, GAP_X, GAP_Y, EDGE = 190, 40, 46, 12, 8
-TITLE_CHARS = 24
+NODE_W, NODE_H, GAP_X, GAP_Y, EDGE = 172, 40, 36, 12, 2
+TITLE_CHARS = 25
 MARKS: Mapping[str, str] = {
     "done": "✓",
     "claimed": "▶",
@@ -38,7 +38,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def depths(todos: Sequence[Todo]) -> dict[TodoId, int]:
-    """How many steps of dependencies lead to each todo, among those given. A cycle (there is none) ends at its start."""
+    """How many steps of dependencies lead to each todo, among those given. A cycle would end at its start."""
     known = {todo.todo_id: todo for todo in todos}
     found: dict[TodoId, int] = {}
 

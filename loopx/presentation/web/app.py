@@ -35,7 +35,7 @@ Act = Callable[[Mapping[str, str]], Notice]
 BODY_BYTES = 64 << 10
 HOUR_MS = 3_600_000
 SPANS: Mapping[str, int] = {"1h": HOUR_MS, "12h": 12 * HOUR_MS, "24h": 24 * HOUR_MS, "7d": 168 * HOUR_MS}
-DEFAULT_SPAN = "24h"
+LAST_LOOK = "look"
 PAGE = 50
 TYPES: Mapping[str, str] = {
     "app.css": "text/css; charset=utf-8",
@@ -97,12 +97,12 @@ class Site:
     # Pages
 
     def board(self, request: Request) -> Response:
-        since = request.query_params.get("since", DEFAULT_SPAN)
-        since = since if since in SPANS else DEFAULT_SPAN
+        since = request.query_params.get("since", LAST_LOOK)
         with self._desk.session() as session:
-            board = board_view.board(session.store, session.store.now_ms() - SPANS[since])
-        now = board.seen.now_ms
-        spans = [(code, words.span(ms)) for code, ms in SPANS.items()]
+            now = session.store.now_ms()
+            looked = self._desk.last_look(session.project, now)
+            board = board_view.board(session.store, now - SPANS[since] if since in SPANS else looked)
+        spans = [(LAST_LOOK, translate("my last look")), *((code, words.span(ms)) for code, ms in SPANS.items())]
         return self._page(
             request, "board.html", "board", "/live/board", board=board, now_ms=now, spans=spans, since=since
         )

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from loopx.presentation.web.access import Access
+from loopx.runtime import looking
+from loopx.runtime.project import Project
 from loopx.runtime.session import Session
 
 MOST_NOTICES = 64
@@ -40,6 +42,7 @@ class Desk:
         """The name on the record of what is done here."""
         self._notices: OrderedDict[str, Notice] = OrderedDict()
         self._lock = threading.Lock()
+        self._looked: int | None = None
         self.streams = threading.Semaphore(STREAMS)
 
     @contextlib.contextmanager
@@ -50,6 +53,14 @@ class Desk:
             yield opened
         finally:
             opened.close()
+
+    def last_look(self, project: Project, now_ms: int) -> int:
+        """When the person looked before this server was started; the look at this page is noted for the next time."""
+        with self._lock:
+            if self._looked is None:
+                self._looked = looking.last(project, now_ms)
+        looking.remember(project, now_ms)
+        return self._looked
 
     def leave(self, notice: Notice) -> str:
         """Keep a notice for the next page; the name under which it is taken."""

@@ -49,6 +49,8 @@ def environment() -> Environment:
         loader=FileSystemLoader(os.path.join(HERE, "templates")),
         autoescape=True,
         undefined=StrictUndefined,
+        # Whatever reaches a page passes here, except markup of our own: what looks like a credential does not.
+        finalize=lambda value: redact.redact(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
