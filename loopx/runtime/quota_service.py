@@ -18,7 +18,7 @@ from loopx.control_plane.quota.spend_commit import LedgerEntry
 from loopx.control_plane.turn_driver.journal import TurnState
 from loopx.control_plane.turn_driver.transaction import TurnStep
 from loopx.runtime import goal_service, spending
-from loopx.runtime.metering import meterings
+from loopx.runtime.goal_draft import meterings
 from loopx.runtime.pace import BudgetLine, Spike, budget_lines, spikes
 from loopx.runtime.project import Project
 from loopx.runtime.reading import read_facts
