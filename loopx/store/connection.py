@@ -289,6 +289,18 @@ class Connection:
         except sqlite3.Error as error:
             raise typed_error(error, self.path) from error
 
+    @contextlib.contextmanager
+    def raw_read(self) -> Iterator[sqlite3.Connection]:
+        """One consistent snapshot as the library's own connection, for whoever copies whole tables."""
+        with self.read():
+            yield self._connection
+
+    @contextlib.contextmanager
+    def raw_write(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction as the library's own connection, for whoever copies whole tables."""
+        with self.write():
+            yield self._connection
+
     def _checkpoint(self) -> None:
         """Fold the log back when it has grown, as the only checkpointer: the file lock makes it so.
 
