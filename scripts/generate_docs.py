@@ -13,6 +13,7 @@ import inspect
 import pkgutil
 import re
 import sys
+import types
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import get_args
@@ -44,6 +45,7 @@ def pages() -> dict[str, str]:
         "schemas/run-events.json": schema(ProgressEvent, "One line of `loopx run --json`"),
         "schemas/turn-envelope.json": schema(TurnEnvelope, "The signed envelope of a turn"),
         "schemas/quota-decision.json": schema(QuotaDecision, "One should-run decision"),
+        "schemas/commands.json": command_schemas(),
     }
 
 
@@ -90,7 +92,7 @@ def _command(name: str, module: str, words: str) -> str:
         if rows:
             parts.append(table(("argument", "meaning"), rows))
         if command.epilog:
-            parts.append(command.epilog.strip())
+            parts.append(f"```text\n{inspect.cleandoc(command.epilog)}\n```")
     return "\n\n".join(parts)
 
 
@@ -164,6 +166,8 @@ def _constants(node: ast.expr) -> Iterator[str]:
     """A literal code, or the literal branches of a conditional one."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"[a-z][a-z0-9_]+", node.value):
         yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        yield _template(node)
     elif isinstance(node, ast.IfExp):
         yield from _constants(node.body)
         yield from _constants(node.orelse)
@@ -239,6 +243,37 @@ def schema(kind: object, title: str) -> str:
     made = msgspec.json.schema(kind)
     body = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **made}
     return msgspec.json.format(msgspec.json.encode(body, order="sorted"), indent=1).decode() + "\n"
+
+
+def command_schemas() -> str:
+    """The answers that commands have of their own with `--json`, each under its command's name."""
+    answers: dict[str, type[msgspec.Struct]] = {}
+    for info in pkgutil.iter_modules(importlib.import_module("loopx.cli_commands").__path__):
+        module = importlib.import_module(f"loopx.cli_commands.{info.name}")
+        _import_types(module)
+        for _, kind in inspect.getmembers(module, inspect.isclass):
+            if not issubclass(kind, msgspec.Struct) or kind.__module__ != module.__name__:
+                continue
+            for name in re.findall(r"`(loopx [\w -]+?)(?: --json)?`", kind.__doc__ or "")[:1]:
+                answers[name] = kind
+    made, shared = msgspec.json.schema_components(
+        list(answers.values()), schema_hook=lambda kind: {"description": "any JSON"}, ref_template="#/$defs/{name}"
+    )
+    body = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Answers of commands with --json, beside `schema_version` and `ok`",
+        "properties": dict(zip(answers, made, strict=True)),
+        "$defs": shared,
+    }
+    return msgspec.json.format(msgspec.json.encode(body, order="sorted"), indent=1).decode() + "\n"
+
+
+def _import_types(module: types.ModuleType) -> None:
+    """Import what the module imports for the type checker only; at run time it spares its commands that."""
+    tree = ast.parse(inspect.getsource(module))
+    for node in tree.body:
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            exec(compile(ast.Module(node.body, []), module.__name__, "exec"), module.__dict__)
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ from loopx.control_plane.errors import LoopXError
 from loopx.demo.scene import GOAL_ID, OBJECTIVE, Stage
 from loopx.runtime.progress import AgentDid, ProgressEvent, RunEnded, TurnOpened
 
-RUN_LIMIT_MINUTES = 5
+BOUNDS = ("--max-turns", "12", "--max-minutes", "5")
 
 
 class Killed(msgspec.Struct, frozen=True, kw_only=True, tag="demo_killed"):
@@ -98,7 +98,7 @@ def environment(stage: Stage) -> dict[str, str]:
 
 
 def _start(stage: Stage, *words: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "loopx", *words, "--json", "--max-minutes", str(RUN_LIMIT_MINUTES)]
+    command = [sys.executable, "-m", "loopx", *words, "--json", *BOUNDS]
     return subprocess.Popen(
         command,
         cwd=stage.project,
