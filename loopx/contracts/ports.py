@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from loopx.contracts.model import CheckResult, ContractEvaluation
+from loopx.contracts.programs import ProgramPin
 
 
 class Change(Protocol):
@@ -43,10 +44,13 @@ class RestoredTree(Protocol):
     """The current tree with some paths as they were at the goal's start, in a copy outside the user's tree.
 
     `restore` come from the start's tree, `remove` are taken away. Where no copy can hold the project's dependencies,
-    an implementation may put the files back in place for the length of the context and must undo that.
+    an implementation may put the files back in place for the length of the context and must undo that. `pins` are
+    programs that the checks must find there as they were.
     """
 
-    def __call__(self, *, restore: tuple[str, ...], remove: tuple[str, ...]) -> AbstractContextManager[Place]: ...
+    def __call__(
+        self, *, restore: tuple[str, ...], remove: tuple[str, ...], pins: tuple[ProgramPin, ...]
+    ) -> AbstractContextManager[Place]: ...
 
 
 class Evaluator(Protocol):

@@ -39,14 +39,32 @@ _INSTALLER_HOOKS = re.compile(
 )
 
 
+SCRIPT = "script:"
+"""What the identity of a program begins with that is a script outside the tree, known by its bytes."""
+
+
 class ProgramIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """One program as a check finds it; `path` is None when it was not found, `content` identifies the file's bytes."""
+    """One program as a check finds it; `path` is None when it was not found, `content` identifies the file's bytes.
+
+    `script` is the text of a small script outside the tree, so that it can be run again as it was.
+    """
 
     check: str
     program: str
     path: str | None
     in_tree: bool
     content: str | None
+    script: str | None = None
+
+
+class ProgramPin(msgspec.Struct, frozen=True, kw_only=True):
+    """A program as it was at the baseline, to be found first on PATH in a second run: its text, or where it was."""
+
+    program: str
+    path: str
+    """Where the check finds the program now."""
+    script: str | None
+    target: str | None
 
 
 class ProgramSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,10 +99,35 @@ def compare_programs(
     return tuple(found)
 
 
+def program_pins(before: ProgramSnapshot, after: ProgramSnapshot) -> tuple[ProgramPin, ...]:
+    """The programs outside the tree that changed and can be run as they were: their change is judged both ways."""
+    known = {(item.check, item.program): item for item in before.programs}
+    pins: dict[str, ProgramPin] = {}
+    for now in after.programs:
+        then = known.get((now.check, now.program))
+        if then is None or now.path is None or then == now or not _can_be_pinned(then, now):
+            continue
+        moved = then.path != now.path
+        pins[now.program] = ProgramPin(
+            program=now.program,
+            path=now.path,
+            script=then.script,
+            target=then.path if then.script is None and moved else None,
+        )
+    return tuple(pins.values())
+
+
+def _can_be_pinned(then: ProgramIdentity, now: ProgramIdentity) -> bool:
+    if "/" in now.program or then.path is None or then.in_tree or now.in_tree:
+        return False
+    return then.script is not None or then.path != now.path
+
+
 def _changed_program(then: ProgramIdentity, now: ProgramIdentity, *, dependencies_changed: bool) -> Finding:
     moved = then.path is not None and then.path != now.path
     appeared = then.path is None
-    suspicious = now.in_tree and not appeared and (moved or not dependencies_changed)
+    replaced = now.in_tree or (not _can_be_pinned(then, now) and _is_script(now))
+    suspicious = replaced and not appeared and (moved or not dependencies_changed)
     return Finding(
         code=FindingCode.PROGRAM_SHADOWED if suspicious else FindingCode.PROGRAM_CHANGED,
         refused=suspicious,
@@ -92,6 +135,10 @@ def _changed_program(then: ProgramIdentity, now: ProgramIdentity, *, dependencie
         check=now.check,
         detail="moved" if moved else "appeared" if appeared else "content",
     )
+
+
+def _is_script(program: ProgramIdentity) -> bool:
+    return program.content is not None and program.content.startswith(SCRIPT)
 
 
 def _changed_hooks(before: dict[str, str], after: dict[str, str], *, installed: bool) -> list[Finding]:

@@ -86,7 +86,7 @@ MANIFESTS = frozenset(
     {"pyproject.toml", "setup.py", "setup.cfg", "Pipfile", "package.json", "go.mod", "Cargo.toml", "environment.yml"}
 )
 """Files by which a project asks for other dependencies (beside locks and `requirements*.txt`)."""
-STARTUP_HOOKS = ("sitecustomize.py", "usercustomize.py", "*.pth")
+STARTUP_HOOKS = ("sitecustomize.py", "usercustomize.py", "sitecustomize", "usercustomize", "*.pth")
 CI_FILES = (
     *("/.github/workflows", "/.github/actions", "/.gitlab-ci.yml", "/.gitlab/ci", "/.circleci", "/.ci", "/.buildkite"),
     *("/azure-pipelines.yml", "/azure-pipelines.yaml", "/Jenkinsfile", "/.travis.yml", "/.drone.yml", "/.woodpecker"),

@@ -179,8 +179,8 @@ def plan_second_run(
     """Whether the checks must also run with the start's protected files, and with which paths put back.
 
     Edits, deletions and influential additions need it. Plain additions of tests need it only when everything is green
-    and the baseline names tests that they could mask. Added data is left where it is: it changes no test that was there,
-    and the tests may have waited for it.
+    and the baseline names tests that they could mask. Added data is left where it is: it changes no test, and the tests
+    may have waited for it.
     """
     judged = [item for item in touched if _is_judged(item, policy)]
     if policy is ProtectPolicy.BOTH_WAYS and not judged and current.all_green and _names_tests(baseline):

@@ -11,7 +11,7 @@ from loopx.contracts.baseline import Baseline
 from loopx.contracts.findings import GuardVerdict
 from loopx.contracts.model import Contract, ContractEvaluation
 from loopx.contracts.ports import Place
-from loopx.contracts.programs import ProgramSnapshot
+from loopx.contracts.programs import ProgramPin, ProgramSnapshot
 from loopx.contracts.protect import ProtectedPaths, derive_protected
 from loopx.control_plane.errors import NotFoundError
 from loopx.runtime.evaluation import Evaluator
@@ -102,27 +102,36 @@ class _RestoredCopy:
         self._now_tree = now_tree
         self._contract = contract
         self._copy: snapshot.Snapshot | None = None
+        self._pinned: str | None = None
 
     def environment(self, env: dict[str, str]) -> dict[str, str]:
         """The environment in which checks run inside the copy that is open."""
-        return dict(self._copy.environment(env)) if self._copy is not None else env
+        found = dict(self._copy.environment(env)) if self._copy is not None else dict(env)
+        if self._pinned is not None:
+            found["PATH"] = f"{self._pinned}{os.pathsep}{found.get('PATH', os.defpath)}"
+        return found
 
     @contextlib.contextmanager
-    def __call__(self, *, restore: tuple[str, ...], remove: tuple[str, ...]) -> Iterator[Place]:
+    def __call__(
+        self, *, restore: tuple[str, ...], remove: tuple[str, ...], pins: tuple[ProgramPin, ...]
+    ) -> Iterator[Place]:
         repository = self._work.repository
         dependency_dirs = self._contract.dependency_dirs or None
-        with snapshot.materialize(repository, self._now_tree, dependency_dirs=dependency_dirs) as copy:
+        with (
+            snapshot.materialize(repository, self._now_tree, dependency_dirs=dependency_dirs) as copy,
+            shadow.pinned(pins) as folder,
+        ):
             self._put_back(Path(copy.path), restore)
             for path in remove:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(copy.path, path))
             inside = os.path.relpath(os.path.realpath(self._work.root), repository.root)
             root = str(Path(copy.path, inside))
-            self._copy = copy
+            self._copy, self._pinned = copy, folder
             try:
                 yield Place(root=root, tree_hash=None)
             finally:
-                self._copy = None
+                self._copy = self._pinned = None
 
     def _put_back(self, target: Path, paths: tuple[str, ...]) -> None:
         import shutil

@@ -51,19 +51,21 @@ def judge_turn(inputs: GuardInputs, ports: GuardPorts) -> GuardVerdict:
     touched = verdict.touched_paths(changes, inputs.protected, ports.read_start, ports.read_now)
     start = inputs.baseline.evaluation
     plan = verdict.plan_second_run(touched, policy, inputs.current, start)
+    pins = programs.program_pins(inputs.baseline.programs, inputs.programs_now) if inputs.programs_now else ()
     restored: ContractEvaluation | None = None
-    if plan:
-        with ports.restored_tree(restore=plan.restore, remove=plan.remove) as place:
+    if plan or pins:
+        with ports.restored_tree(restore=plan.restore, remove=plan.remove, pins=pins) as place:
             restored = ports.evaluate(place)
     judged = verdict.judge_touched(touched, policy, start, inputs.current, restored)
     counted = verdict.count_findings(start, inputs.current, policy, explained=judged.explained)
     outside = verdict.out_of_scope(changes, inputs.scope)
+    bought = restored is not None and not judged.undecided and verdict.buys(start, inputs.current, restored)
     findings = (
         *judged.findings,
         *(() if judged.undecided else counted),
         *(Finding(code=FindingCode.OUT_OF_SCOPE, refused=True, path=path) for path in outside),
         *_definition_findings(inputs),
-        *_program_findings(inputs, changes, {item.path for item in touched}),
+        *_program_findings(inputs, changes, {item.path for item in touched}, pins if bought else ()),
     )
     restore_paths = tuple(sorted({*judged.offending, *outside}))
     return GuardVerdict(
@@ -83,8 +85,13 @@ def _definition_findings(inputs: GuardInputs) -> tuple[Finding, ...]:
     )
 
 
-def _program_findings(inputs: GuardInputs, changes: Sequence[Change], judged: set[str]) -> tuple[Finding, ...]:
-    """Programs and startup files; those that are tracked files, or accepted, were judged already."""
+def _program_findings(
+    inputs: GuardInputs, changes: Sequence[Change], judged: set[str], guilty: tuple[programs.ProgramPin, ...]
+) -> tuple[Finding, ...]:
+    """Programs and startup files; those that are tracked files, or accepted, were judged already.
+
+    `guilty`: programs outside the tree without whose change something would not pass.
+    """
     if inputs.programs_now is None:
         return ()
     found = programs.compare_programs(
@@ -94,6 +101,13 @@ def _program_findings(inputs: GuardInputs, changes: Sequence[Change], judged: se
     )
     tracked = (
         judged | inputs.accepted | {change.path for change in changes if inputs.protected.role_of(change.path) is None}
+    )
+    shadowing = {pin.path for pin in guilty}
+    found = tuple(
+        msgspec.structs.replace(finding, code=FindingCode.PROGRAM_SHADOWED, refused=True)
+        if finding.code is FindingCode.PROGRAM_CHANGED and finding.path in shadowing
+        else finding
+        for finding in found
     )
     return tuple(
         finding

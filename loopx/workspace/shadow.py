@@ -6,19 +6,23 @@ when a turn is judged.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from loopx.contracts.commands import PYTHON, Invocation, Tool, base_name, invocations, normalize
 from loopx.contracts.model import Check, Contract
-from loopx.contracts.programs import HOOK_FILES, SHADOWING_MODULES, ProgramIdentity, ProgramSnapshot
+from loopx.contracts.programs import HOOK_FILES, SCRIPT, SHADOWING_MODULES, ProgramIdentity, ProgramPin, ProgramSnapshot
 from loopx.contracts.shell_words import is_shell_word
 
 _HASHED_BYTES = 16 * 1024 * 1024
+_KEPT_BYTES = 16 * 1024
 _RUNNER_PACKAGES = ("_pytest", "pytest", "pluggy")
 _SHEBANG = re.compile(rb"#!\s*(\S+)(?:\s+(\S+))?")
 
@@ -38,6 +42,7 @@ def take_snapshot(contract: Contract, root: str | Path, env: Mapping[str, str]) 
             if _is_python(item):
                 shadows.update(_shadowing_modules(top, place))
                 hooks.update(_interpreter_files(programs[check.name, item.program].path, top))
+                hooks.update(_files_of_the_surroundings(programs[check.name, item.program].path, top, place, env))
     return ProgramSnapshot(programs=tuple(programs.values()), hooks=hooks, shadows=tuple(sorted(shadows)))
 
 
@@ -58,12 +63,14 @@ def _identity(check: Check, name: str, top: Path, place: str, env: Mapping[str, 
     found = _look_up(name, top, place, env)
     real = found.resolve() if found is not None else None
     in_tree = found is not None and (_inside(found, top) or (real is not None and _inside(real, top)))
+    content = None if real is None else _content(real, whole=in_tree)
     return ProgramIdentity(
         check=check.name,
         program=name,
         path=None if found is None else _shown(found, top),
         in_tree=in_tree,
-        content=None if real is None else _content(real, whole=in_tree),
+        content=content,
+        script=_text(real) if real is not None and content is not None and content.startswith(SCRIPT) else None,
     )
 
 
@@ -93,13 +100,30 @@ def _shown(path: Path, top: Path) -> str:
 
 
 def _content(path: Path, *, whole: bool) -> str | None:
-    """What identifies a file: its bytes in the tree, its size and time elsewhere (interpreters are large)."""
+    """What identifies a file: its bytes in the tree; elsewhere those of scripts, and the size and time of the rest."""
     try:
         state = path.stat()
-        if not whole or state.st_size > _HASHED_BYTES:
-            return f"{state.st_size}:{state.st_mtime_ns}"
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        if state.st_size <= _HASHED_BYTES:
+            if whole:
+                return hashlib.sha256(path.read_bytes()).hexdigest()
+            if _is_script(path):
+                return SCRIPT + hashlib.sha256(path.read_bytes()).hexdigest()
+        return f"{state.st_size}:{state.st_mtime_ns}"
     except OSError:
+        return None
+
+
+def _is_script(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
+
+
+def _text(path: Path) -> str | None:
+    """The text of a small script; None for what is large or no text."""
+    try:
+        data = path.read_bytes()
+        return data.decode() if len(data) <= _KEPT_BYTES else None
+    except (OSError, UnicodeDecodeError):
         return None
 
 
@@ -125,6 +149,30 @@ def _interpreter_files(program: str | None, top: Path) -> dict[str, str]:
             if (packages / name).is_dir():
                 found[_shown(packages / name, top)] = _package_digest(packages / name)
     return found
+
+
+def _files_of_the_surroundings(program: str | None, top: Path, place: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The startup files that an interpreter takes from PYTHONPATH, the user's own site folder and its own prefix."""
+    found: dict[str, str] = {}
+    entries = [top / place / entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    for folder in entries:
+        found.update({_shown(path, top): _startup_digest(path) for path in _hook_files(folder)})
+    home = env.get("PYTHONUSERBASE") or (f"{env['HOME']}/.local" if env.get("HOME") else None)
+    bases = [Path(home)] if home else []
+    if program is not None:
+        bases.append((top / program).resolve().parent.parent)
+    for base in bases:
+        for folder in sorted((*base.glob("lib/python3*/site-packages"), *base.glob("lib/python3*/dist-packages"))):
+            for path in (*_hook_files(folder), *sorted(folder.glob("*.pth"))):
+                found[_shown(path, top)] = _startup_digest(path)
+    return found
+
+
+def _hook_files(folder: Path) -> Iterator[Path]:
+    for name in sorted(HOOK_FILES):
+        for path in (folder / name, folder / name.removesuffix(".py") / "__init__.py"):
+            if path.is_file():
+                yield path
 
 
 def _environment_of(program: Path) -> Path | None:
@@ -159,3 +207,23 @@ def _package_digest(folder: Path) -> str:
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return f"code:{digest.hexdigest()}"
+
+
+@contextlib.contextmanager
+def pinned(pins: Sequence[ProgramPin]) -> Iterator[str | None]:
+    """A folder to put first on PATH, in which these programs are as they were; None when there is nothing to pin."""
+    if not pins:
+        yield None
+        return
+    folder = Path(tempfile.mkdtemp(prefix="programs-"))
+    try:
+        for pin in pins:
+            program = folder / pin.program
+            # Handed on rather than linked: an interpreter finds its environment by the path that it was started with.
+            program.write_text(
+                pin.script or f'#!/bin/sh\nexec {shlex.quote(pin.target or "")} "$@"\n', encoding="utf-8"
+            )
+            program.chmod(0o755)
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

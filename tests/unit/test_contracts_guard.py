@@ -18,6 +18,7 @@ from loopx.contracts.findings import FindingCode, GuardVerdict
 from loopx.contracts.model import Contract, ContractEvaluation, ProtectPolicy
 from loopx.contracts.parse import parse_contract
 from loopx.contracts.ports import Place
+from loopx.contracts.programs import ProgramPin
 from loopx.contracts.protect import derive_protected
 from loopx.workspace.check_run import evaluate, session
 from loopx.workspace.guard import GuardInputs, GuardPorts, judge_turn
@@ -103,7 +104,9 @@ class Story:
         return self.evaluate(Path(place.root), left_ms=self.second_left_ms)
 
     @contextlib.contextmanager
-    def restored(self, *, restore: tuple[str, ...], remove: tuple[str, ...]) -> Iterator[Place]:
+    def restored(
+        self, *, restore: tuple[str, ...], remove: tuple[str, ...], pins: tuple[ProgramPin, ...]
+    ) -> Iterator[Place]:
         copy = self.folder / "copy"
         shutil.copytree(self.work, copy)
         for path in remove:
