@@ -16,8 +16,8 @@ from loopx.hosts import keeper_records, redact, registry, spool
 from loopx.hosts.protocol import HostEventKind, LaunchRequest, StreamParser
 from loopx.store.hosts import HostRun
 
-TAIL_BYTES = 1 << 20
-"""So much of the end of a long stream is read when somebody begins to watch."""
+TAIL_BYTES = 6 << 20
+"""So much of the end of a stream is read when somebody begins to watch: more than the longest line that is kept."""
 MOST_LINES = 400
 MOST_CHARS = 1500
 PROMPT_NAME = "prompt.txt"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from markupsafe import Markup
 
+from loopx.contracts.model import PartCounts
 from loopx.hosts import redact
 from loopx.presentation import charts, i18n, todo_graph, untrusted
 from loopx.presentation.renderers import page_words, words
@@ -77,6 +78,13 @@ def check_numbers(check: CheckSummary) -> str:
     if check.verdict == "green":
         return f"{check.total - check.failed} {i18n.translate('of')} {check.total}"
     return i18n.translate("{failed} of {total} failing").format(failed=check.failed, total=check.total)
+
+
+def part_numbers(parts: PartCounts) -> str:
+    """`1 of 41 failing`, or `41 of 41`."""
+    if parts.failed:
+        return i18n.translate("{failed} of {total} failing").format(failed=parts.failed, total=parts.total)
+    return f"{parts.total} {i18n.translate('of')} {parts.total}"
 
 
 def check_output(line: CheckLine) -> str:
@@ -260,6 +268,7 @@ _GLOBALS: dict[str, object] = {
     "phases": PHASES,
     "check_numbers": check_numbers,
     "check_output": check_output,
+    "part_numbers": part_numbers,
     "turn_reason": turn_reason,
     "turn_tone": turn_tone,
     "stream_text": stream_text,
