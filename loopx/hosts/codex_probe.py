@@ -32,7 +32,9 @@ def _signed_in(program: str, env: Sequence[tuple[str, str]]) -> SignedIn:
         return provider
     if envs.lookup(env, "CODEX_API_KEY"):
         return SignedIn.YES
-    return SignedIn.YES if probes.ask([program, "login", "status"], env).exit_code == 0 else SignedIn.NO
+    # 1 is its no; a version without this command, or one that hangs, has not said anything.
+    said = probes.ask([program, "login", "status"], env).exit_code
+    return {0: SignedIn.YES, 1: SignedIn.NO}.get(said if said is not None else -1, SignedIn.UNKNOWN)
 
 
 def _own_provider(env: Sequence[tuple[str, str]]) -> SignedIn | None:

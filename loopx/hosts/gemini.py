@@ -134,7 +134,16 @@ def _signed_in(program: str, env: Sequence[tuple[str, str]]) -> SignedIn:
         return SignedIn.YES if vertex else SignedIn.UNKNOWN
     if has_key or (vertex and envs.lookup(env, "GOOGLE_GENAI_USE_VERTEXAI")):
         return SignedIn.YES
+    if envs.lookup(env, "GOOGLE_GENAI_USE_GCA") or envs.lookup(env, "CLOUD_SHELL") or _has_env_file(env, home):
+        return SignedIn.UNKNOWN
     return SignedIn.NO
+
+
+def _has_env_file(env: Sequence[tuple[str, str]], home: Path) -> bool:
+    """Whether Gemini would read variables from a file that it finds on its way up, or in the home folder."""
+    here = Path(envs.lookup(env, "PWD") or home.parent)
+    folders = (here, *here.parents, home.parent)
+    return any((folder / name).is_file() for folder in folders for name in (".env", ".gemini/.env"))
 
 
 def _method(home: Path) -> str:

@@ -37,6 +37,11 @@ def test_every_match_is_tried_in_order(tmp_path: Path) -> None:
     assert found.signed_in is SignedIn.YES
 
 
+def test_a_login_status_that_nobody_understands_is_no_verdict(tmp_path: Path) -> None:
+    program(tmp_path / "a", "codex", GOOD.format(signed_out=2))
+    assert adapter_for("codex").probe(env(tmp_path / "a", home=tmp_path)).signed_in is SignedIn.UNKNOWN
+
+
 def test_signed_out_is_not_broken(tmp_path: Path) -> None:
     program(tmp_path / "a", "codex", GOOD.format(signed_out=1))
     found = adapter_for("codex").probe(env(tmp_path / "a", home=tmp_path))
