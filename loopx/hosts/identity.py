@@ -44,7 +44,7 @@ def bearers(run_id: str) -> list[procs.Proc]:
 def is_hosted(
     identities: Iterable[protocol.ProcessIdentity], pid: int | None = None
 ) -> protocol.ProcessIdentity | None:
-    """The one of `identities` (hosts and keepers) that the process descends from, or None (loops, "Where the truth lives").
+    """The one of `identities` (hosts and keepers) that the process descends from, or None.
 
     The parent chain is walked from `pid` (default: this process); an orphan is still found by the session of its host.
     """

@@ -169,7 +169,7 @@ def test_defaults_come_from_the_projects_file_and_a_flag_wins(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "code", "said"),
     [
-        ("model = \"a\n", "config_malformed", "line 1"),
+        ('model = "a\n', "config_malformed", "line 1"),
         ('\n\nengin = "codex"\n', "config_invalid", "line 3: engin"),
         ("max_turns = 0\n", "config_invalid", "line 1: max_turns"),
         ('[quota]\ncompute = "much"\n', "config_invalid", "line 2: quota.compute"),
