@@ -134,7 +134,7 @@ class ContractJudge:
     def _facts(self, journal: TurnJournal, seen: Seen, host: HostReport) -> OutcomeFacts:
         known, end = seen.known, seen.word.end
         checks = _STATE_VERDICT[seen.evaluation.state] if seen.evaluation is not None else ChecksVerdict.NOT_EVALUABLE
-        failure = classify_loop_end(_end_facts(end, checks))
+        failure = classify_loop_end(end_facts(end, checks))
         claimed = last_of(seen.claims, ClaimKind.COMPLETION) is not None
         no_change = last_of(seen.claims, ClaimKind.NO_CHANGE) is not None
         got_worse = seen.comparison.got_worse
@@ -180,7 +180,8 @@ class ContractJudge:
         return accepted.accepted
 
 
-def _end_facts(end: HostEnd, checks: ChecksVerdict) -> LoopEndFacts:
+def end_facts(end: HostEnd, checks: ChecksVerdict) -> LoopEndFacts:
+    """What the loop's classification reads of a host's end and the checks after it (contracts, section 8)."""
     return LoopEndFacts(
         cancelled=end.kind is HostEndKind.CANCELLED,
         # A host that says why it did not even read the prompt is there: a person or a wait mends that, no other engine.
