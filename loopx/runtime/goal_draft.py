@@ -55,12 +55,12 @@ class GoalWish(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def said(self) -> tuple[str, ...]:
         """The names of what was said, for the record of an edit."""
-        fields = self.__struct_fields__
-        return tuple(name for name in fields if getattr(self, name) not in (None, (), False) or _is_no(self, name))
-
-
-def _is_no(wish: GoalWish, name: str) -> bool:
-    return name in ("snapshot", "worktree", "replan_preview") and getattr(wish, name) is False
+        silent: tuple[object, ...] = (None, ())
+        quiet = ("no_fallback",)
+        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return tuple(
+            name for name, value in values if value not in silent and (value is not False or name not in quiet)
+        )
 
 
 def definition(

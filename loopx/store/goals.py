@@ -84,10 +84,19 @@ def row_of(tx: Tx, goal_id: str) -> Row:
     """The goal's row. Raises NotFoundError (`goal_unknown`) that names near ids; nothing is created."""
     row = tx.one("goals.get", goal_id=goal_id)
     if row is None:
-        near = [str(found["goal_id"]) for found in tx.all("goals.similar", pattern=f"{goal_id[:4]}%")]
+        near = _near(tx, goal_id)
         hint = f"did you mean {', '.join(near)}?" if near else "loopx goal list"
         raise NotFoundError("goal_unknown", f"no goal {goal_id!r} in this project", hint=hint)
     return row
+
+
+def _near(tx: Tx, goal_id: str) -> list[str]:
+    """Ids that a mistyped one may have meant."""
+    import difflib
+
+    known = [str(found["goal_id"]) for found in tx.all("goals.page", after="", limit=1000)]
+    begins = [str(found["goal_id"]) for found in tx.all("goals.similar", pattern=f"{goal_id[:4]}%")]
+    return list(dict.fromkeys([*difflib.get_close_matches(goal_id, known, 3), *begins]))[:5]
 
 
 def definition_of(tx: Tx, goal_id: str, revision: int) -> GoalDefinition:
