@@ -120,7 +120,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
     data: msgspec.Raw = msgspec.Raw(b"{}")
     more: int = 0
-    """How many of the same kind were left out for this one."""
+    """How many of the same kind this one stands for besides."""
+    also: tuple[msgspec.Raw, ...] = ()
+    """The data of those, the first few."""
     title: str = ""
     text: str = ""
 

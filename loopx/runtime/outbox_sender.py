@@ -32,6 +32,7 @@ HOLD_MS = 120_000
 ESCALATIONS = 3
 _BATCH = 20
 _MOST = 500
+_ALSO = 5
 
 Words = Callable[[Message], tuple[str, str]]
 """Title and text of a message, for people."""
@@ -157,18 +158,27 @@ class Sender:
         instants = [at for at, other in recent if msgspec.json.decode(other.payload, type=_Payload).what == what]
         return max(instants) + window if instants else None
 
-    def _same_kind(self, tx: Tx, item: OutboxItem, what: str, now_ms: int) -> int:
-        """How many more of the same goal and kind wait: this message stands for them all."""
-        count = 0
+    def _same_kind(self, tx: Tx, item: OutboxItem, what: str, now_ms: int) -> tuple[_Payload, ...]:
+        """What else of the same goal and kind waits: one message stands for them all."""
+        found: list[_Payload] = []
         for other in outbox.pending_of(tx, item.goal_id, NOTIFICATION):
             if other.outbox_id == item.outbox_id or other.next_at_ms > now_ms:
                 continue
-            if msgspec.json.decode(other.payload, type=_Payload).what == what:
+            payload = msgspec.json.decode(other.payload, type=_Payload)
+            if payload.what == what:
                 outbox.drop(tx, other.outbox_id, f"merged:{item.effect_key}")
-                count += 1
-        return count
+                found.append(payload)
+        return tuple(found)
 
-    def _spread(self, tx: Tx, settings: Settings, item: OutboxItem, payload: _Payload, more: int, now_ms: int) -> None:
+    def _spread(
+        self,
+        tx: Tx,
+        settings: Settings,
+        item: OutboxItem,
+        payload: _Payload,
+        merged: tuple[_Payload, ...],
+        now_ms: int,
+    ) -> None:
         message = Message(
             key=item.effect_key,
             what=payload.what,
@@ -176,7 +186,8 @@ class Sender:
             state=notifications.STATE_OF.get(payload.what, "working"),
             at_ms=payload.at_ms,
             data=payload.data,
-            more=more,
+            more=len(merged),
+            also=tuple(one.data for one in merged[:_ALSO]),
         )
         title, text = self._words(message)
         message = msgspec.structs.replace(message, title=title, text=text)
@@ -186,8 +197,9 @@ class Sender:
             body = msgspec.json.encode(_Addressed(channel_id=name, message=message)).decode()
             outbox.put(tx, item.goal_id, f"{item.effect_key}@{name}", DELIVERY, body, now_ms)
         if payload.what == "gate_asked" and settings.escalate_after_min is not None:
-            gate_id = msgspec.json.decode(payload.data, type=_GateData).gate_id
-            self._schedule(tx, item.goal_id, _Question(gate_id=gate_id), settings, now_ms)
+            for one in (payload, *merged):
+                gate_id = msgspec.json.decode(one.data, type=_GateData).gate_id
+                self._schedule(tx, item.goal_id, _Question(gate_id=gate_id), settings, now_ms)
         outbox.sent(tx, item.outbox_id, now_ms)
 
     # -- escalating ------------------------------------------------------------------------------------------------

@@ -39,10 +39,11 @@ def words(message: Message) -> tuple[str, str]:
     title = _TITLES.get(message.what, "{goal}: " + message.what).format(
         goal=message.goal_id, capability=data.capability
     )
-    text = _text(message, data)
-    if message.more:
-        text += f"\n(and {message.more} more of this kind)"
-    return title, text
+    texts = [_text(message, one) for one in (data, *(msgspec.json.decode(raw, type=_Data) for raw in message.also))]
+    left_out = message.more - len(message.also)
+    if left_out > 0:
+        texts.append(f"(and {left_out} more of this kind)")
+    return title, "\n".join(dict.fromkeys(texts))
 
 
 def _text(message: Message, data: _Data) -> str:
