@@ -12,9 +12,12 @@ import functools
 import io
 import os
 import re
+import secrets
+import signal
 import sqlite3
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -22,6 +25,8 @@ from loopx.store import connection as connections
 
 BEFORE: Final = "before"
 AFTER: Final = "after"
+WITH_CHILDREN: Final = "with_children"
+"""Shortly after it, and the process's whole group with it: a started git is torn in the middle."""
 
 _OS_CALLS: Final = (
     "chmod",
@@ -46,6 +51,7 @@ _OS_CALLS: Final = (
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _EFFECTFUL_SQL: Final = re.compile(r"\s*(BEGIN IMMEDIATE|COMMIT|INSERT|UPDATE|DELETE|CREATE|PRAGMA \w+\()", re.I)
 _VARYING: Final = re.compile(r"[0-9a-f]{6,}|\d+|t-[0-9a-z]+|tmp\w+")
+_TEAR_US: Final = 6000
 _NONE_OF_OURS: Final = frozenset({1, 2})
 
 
@@ -59,6 +65,7 @@ class Points:
         self._exit_code = exit_code
         self._thread = threading.get_ident()
         self._counting = True
+        self._kill = os.killpg
 
     def stop(self) -> None:
         """Count no more: what follows belongs to the harness."""
@@ -76,11 +83,20 @@ class Points:
             return act()
         finally:
             if here:
-                os._exit(self._exit_code)
+                self._end()
+
+    def _end(self) -> None:
+        if self._side == WITH_CHILDREN:
+            time.sleep(secrets.randbelow(_TEAR_US) / 1e6)
+            self._kill(0, signal.SIGKILL)
+        os._exit(self._exit_code)
 
 
 def install(at: int | None, side: str, exit_code: int) -> Points:
-    """Count from now on, for the rest of this process; with `at`, end it there with `exit_code`."""
+    """Count from now on, for the rest of this process; with `at`, end it there with `exit_code`.
+
+    `WITH_CHILDREN` needs a process that leads a group of its own, and ends all of that group.
+    """
     points = Points(at, side, exit_code)
     for name in _OS_CALLS:
         setattr(os, name, _counted_call(points, name, getattr(os, name)))

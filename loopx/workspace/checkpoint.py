@@ -16,7 +16,7 @@ import msgspec
 
 from loopx.control_plane.errors import ConflictError, NotFoundError, UsageError
 from loopx.control_plane.ids import EffectRef, GoalId, TurnKey
-from loopx.workspace import git, tree
+from loopx.workspace import git, refs, tree
 from loopx.workspace.repository import Kind, Repository, open_repository
 
 TURN_TRAILER = "LoopX-Turn"
@@ -88,7 +88,9 @@ def base(
     message = f"LoopX: the work tree at the start of {goal_id}\n\n{BASE_TRAILER}: {goal_id}\n"
     commit = write_commit(repo, state.tree_hash, state.head, message, when_ms)
     _publish(repo, commit, state.head)
-    repo.git("update-ref", "-m", "loopx: base", ref, commit, into_project=True)
+    moved = refs.set_ref(repo, ref, commit, None, "loopx: base")
+    if moved.status:
+        raise git.failure(("update-ref", ref), moved.status, moved.stderr)
     return _base_of(repo, goal_id, state.branch, commit, state.head, state.tree_hash)
 
 
@@ -201,11 +203,7 @@ def _publish(repo: Repository, commit: str, known: str | None) -> None:
 
 def _advance(repo: Repository, goal_id: GoalId, ref: str, commit: str, old: str | None) -> None:
     """Move the branch from what was seen to the new commit, in one step or not at all."""
-    moved = repo.git(
-        *("update-ref", "-m", "loopx: checkpoint", ref, commit, old or "0" * len(commit)),
-        into_project=True,
-        expect=(0, 1, 128),
-    )
+    moved = refs.set_ref(repo, ref, commit, old or "0" * len(commit), "loopx: checkpoint")
     if moved.status == 0:
         return
     now = _resolve(repo, ref)

@@ -21,6 +21,7 @@ from loopx.runtime.progress import Observer, ProgressEvent, TurnOpened
 from loopx.runtime.turn_runner import TurnRunner
 from loopx.store import leases, turns
 from loopx.testing import Act, LeakKind, Sandbox, find_leaks
+from loopx.workspace import refs
 from tests.chaos import child, kit, picture
 
 FILES = {"n.txt": "0\n"}
@@ -261,6 +262,19 @@ def test_a_checkpoint_whose_record_was_lost_is_found_by_its_trailer(
     assert box.run(goal).exit_code == 0
     assert box.git("rev-parse", f"loopx/{goal.goal_id}") == made
     assert turn_of(box)["checkpoint"] == made
+
+
+@pytest.mark.parametrize("ref", ["refs/heads/loopx/checks-green", "refs/loopx/base/checks-green"])
+def test_a_lock_that_a_killed_git_left_on_our_own_ref_stops_nobody(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch, ref: str
+) -> None:
+    monkeypatch.setattr(refs, "LOCK_S", 0.1)
+    goal = box.goal(WHOLE, checks=CHECKS, goal_id="checks-green")
+    lock = Path(box.root, ".git", f"{ref}.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.touch()
+    assert box.run(goal).exit_code == 0
+    assert not lock.exists()
 
 
 # -- a journal that contradicts itself ---------------------------------------------------------------------------
