@@ -155,9 +155,14 @@ class TurnWiring:
             self._observer,
             turn.goal_id,
             turn.turn_key,
-            self._left_ms,
+            lambda: None,  # checks have time-outs of their own: a run's end makes no verdict impossible
             self._stopping,
         )
+
+    def _host_seconds(self, turn_timeout_s: int) -> float:
+        """The run's clock ends hosts, not checks: what an agent did until then is judged all the same."""
+        left = self._left_ms()
+        return float(turn_timeout_s) if left is None else max(1.0, min(float(turn_timeout_s), left / 1000))
 
     def _setup(self, turn: Turn, token: str | None) -> HostSetup:
         definition = self._work.goal.definition
@@ -189,7 +194,7 @@ class TurnWiring:
             # What only a launch needs is not asked for by a turn that may have a host already.
             program=self._program_of(turn.engine) if token is not None else None,
             resume_session=self._session_to_resume(turn, env) if token is not None else None,
-            deadlines=Deadlines(hard_s=float(definition.turn_timeout_s)),
+            deadlines=Deadlines(hard_s=self._host_seconds(definition.turn_timeout_s)),
         )
 
     def _files(self, turn: Turn) -> agent_files.AgentFiles:
