@@ -143,7 +143,7 @@ def on_timer(schedule: Schedule, times: _Times) -> tuple[str, ...]:
 
 def _timer(schedule: Schedule, project: Project, times: _Times, words: tuple[str, ...], env: Mapping[str, str]) -> Plan:
     name = f"loopx-{project.project_id}-{schedule.goal_id}"
-    folder = _unit_folder(env)
+    folder = unit_folder(env)
     variables = {"PATH": env.get("PATH", os.defpath), **{key: env[key] for key in PASSED_ON if env.get(key)}}
     service = [
         "[Unit]",
@@ -178,7 +178,8 @@ def _timer(schedule: Schedule, project: Project, times: _Times, words: tuple[str
     return Plan(owner="systemd", goal_id=schedule.goal_id, name=f"{name}.timer", files=files)
 
 
-def _unit_folder(env: Mapping[str, str]) -> str:
+def unit_folder(env: Mapping[str, str]) -> str:
+    """Where this user's units are."""
     config = env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME") or os.path.expanduser("~"), ".config")
     return os.path.join(config, "systemd", "user")
 
@@ -288,7 +289,7 @@ def remove(goal_id: str, project: Project, env: Mapping[str, str]) -> tuple[str,
 
 def timer_files(goal_id: str, project: Project, env: Mapping[str, str]) -> tuple[str, ...]:
     """The unit files of this goal that exist."""
-    folder = _unit_folder(env)
+    folder = unit_folder(env)
     names = (f"loopx-{project.project_id}-{goal_id}.{kind}" for kind in ("timer", "service"))
     return tuple(path for name in names if os.path.exists(path := os.path.join(folder, name)))
 
