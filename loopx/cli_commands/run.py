@@ -88,6 +88,7 @@ def _refuse_edits(goal_id: str, args: argparse.Namespace) -> None:
 
 def _loop(context: Context, goal_id: str, agent_id: str | None, options: RunOptions, *, defaults: bool) -> RunEnded:
     from loopx.control_plane.ids import AgentId
+    from loopx.runtime import telemetry
     from loopx.runtime.goal_runner import GoalRunner, StopSignal
     from loopx.runtime.run_guard import held_by
     from loopx.runtime.session import DEFAULT_AGENT
@@ -96,12 +97,13 @@ def _loop(context: Context, goal_id: str, agent_id: str | None, options: RunOpti
     _hear_signals(stop)
 
     def drive(observer: Observer) -> RunEnded:
-        agent = AgentId(agent_id or DEFAULT_AGENT)
-        runner = GoalRunner(
-            session.store, session.project, goal_id, agent, observer, dict(os.environ), options, stop, session.clock
-        )
+        agent, env = AgentId(agent_id or DEFAULT_AGENT), dict(os.environ)
         try:
-            return runner.run()
+            with telemetry.observing(observer, session.store, env) as told:
+                runner = GoalRunner(
+                    session.store, session.project, goal_id, agent, told, env, options, stop, session.clock
+                )
+                return runner.run()
         except ConflictError as error:
             if error.code != "lease_held":
                 raise

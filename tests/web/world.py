@@ -24,6 +24,7 @@ from loopx.control_plane.quota.policy import Budget, BudgetScope, BudgetUnit, Qu
 from loopx.control_plane.work_items.todo import Todo
 from loopx.runtime import goal_service
 from loopx.runtime.goal_runner import StopSignal
+from loopx.runtime.progress import Observer, silent
 from loopx.store import todos
 from loopx.testing import Sandbox
 
@@ -212,7 +213,7 @@ def todo(world: World, goal_id: str, todo_id: str, title: str, *after: str, **fi
         todos.insert(tx, made)
 
 
-def day(world: World) -> None:
+def day(world: World, observer: Observer = silent) -> None:
     """A day's work: one goal done, one that asks, one throttled, one paused."""
     world.goal(
         "iso-week-dates",
@@ -240,7 +241,7 @@ def day(world: World) -> None:
         ],
         budgets=(Budget(unit=BudgetUnit.TOKENS, scope=BudgetScope.GOAL, limit=2_000_000),),
     )
-    world.box.run("iso-week-dates")
+    world.box.run("iso-week-dates", observer=observer)
     world.goal(
         "refund-flow",
         "refund a payment from the order page",
@@ -258,7 +259,7 @@ def day(world: World) -> None:
         ],
         checks=("test -f refund-is-done",),
     )
-    world.box.run("refund-flow")
+    world.box.run("refund-flow", observer=observer)
     world.goal(
         "flaky-ci",
         "find out why test_upload fails one time in ten",
@@ -270,7 +271,7 @@ def day(world: World) -> None:
         checks=("grep -q quarantined notes.md",),
         quota=QuotaPolicy(allowed_slots=1, window_hours=5),
     )
-    world.box.run("flaky-ci", max_turns=1)
+    world.box.run("flaky-ci", max_turns=1, observer=observer)
     world.goal("nightly-deps", "keep the dependencies current", [use(1, 1)], checks=("test -f never",))
     goal_service.move(world.box.store, "nightly-deps", GoalState.PAUSED, "ada", "until the release is out")
 

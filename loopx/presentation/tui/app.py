@@ -91,14 +91,16 @@ class WatchApp(App[None]):
     TITLE = "LoopX"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    #goals { width: 34; border-right: solid $surface-lighten-2; background: $background; }
+    #goals { width: 34; height: 100%; border: none; border-right: vkey $surface-lighten-2; background: $background; }
+    #goals:focus { border: none; border-right: vkey $primary; }
+    #goals > .option-list--option-highlighted { background: $surface-lighten-2; color: $text; }
+    #goals > .option-list--option { padding: 0 1; }
     #detail { padding: 0 1; }
     #head { height: auto; padding: 0 0 1 0; }
     #now { height: auto; padding: 0 1; background: $boost; margin-bottom: 1; }
     #gate { height: auto; padding: 0 1; color: $text-warning; display: none; margin-bottom: 1; }
     #numbers { height: auto; max-height: 14; margin-bottom: 1; }
     #numbers Static { width: 1fr; height: auto; padding: 0 2 0 0; }
-    #turns { width: 2fr !important; }
     #stream { border: round $surface-lighten-2; border-title-color: $text-muted; background: $background; }
     #sure, #question { width: 64; height: auto; max-height: 80%; padding: 1 2; }
     #sure, #question { background: $panel; border: round $primary; }

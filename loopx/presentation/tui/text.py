@@ -22,6 +22,8 @@ SECTIONS = {
     Section.SINCE: ("✓", "good"),
 }
 TURNS = 8
+WIDE = 27
+"""Columns of a line in the list of goals."""
 
 
 def tone(code: str | None) -> str:
@@ -43,7 +45,7 @@ def goal_label(line: GoalLine) -> Text:
 
 def _where(line: GoalLine) -> str:
     if line.gates:
-        return untrusted.one_line(words.word(words.QUESTIONS, line.gates[0].question), 60)
+        return untrusted.one_line(words.word(words.QUESTIONS, line.gates[0].question), WIDE)
     if line.turn is not None:
         return f"{translate('turn')} {line.turn.number} {engine_label(line.turn.engine)}"
     if line.goal_state != "active":
@@ -142,5 +144,6 @@ def stream_line(line: StreamLine) -> Text:
     verb = page_words.stream_verb(line.kind, line.tool, denied=line.denied)
     style = {"file_change": "green", "error": "red", "limit": "yellow"}.get(line.kind, "dim")
     what = ", ".join(line.paths) if line.kind == "file_change" else line.text or line.tool or ""
-    text = Text(f"{verb:>8}  ", "red" if line.denied else style)
-    return text.append(untrusted.one_line(what, 1000), "" if line.kind == "message" else "bold dim")
+    words_of = untrusted.one_line(what, 1000)
+    body = "" if line.kind in ("message", "file_change") else "cyan" if line.kind == "tool_call" else style
+    return Text.assemble((f"{verb:>8}  ", "red" if line.denied else style), (words_of, body))
