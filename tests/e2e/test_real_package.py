@@ -20,7 +20,8 @@ import pytest
 
 from tests.hosts import npm
 from tests.hosts.harness import Rig, rig
-from tests.hosts.modelserver import Say, Shell, Tokens, serving
+from tests.hosts.modelserver import serving
+from tests.hosts.script import Say, Shell, Tokens
 
 PACKAGE = "parse==1.20.2"
 _MIDNIGHT = ('if am == "AM" and H == 12:', 'if am == "AM" and H == 0:')
@@ -133,7 +134,8 @@ def test_codex_repairs_a_real_package_and_its_false_done_is_refused() -> None:
         assert turns[2]["confirmed_in_snapshot"]
 
         _, [ledger] = _loopx(bench, "quota", "ledger", "twelve")
-        assert [entry["turn_key"] for entry in ledger["entries"]] == [turns[0]["turn_key"], turns[2]["turn_key"]]
+        spends = sorted(ledger["entries"], key=lambda entry: entry["run_index"])
+        assert [entry["turn_key"] for entry in spends] == [turns[0]["turn_key"], turns[2]["turn_key"]]
         _, [journal] = _loopx(bench, "turn", "journal", turns[2]["turn_key"])
         assert [phase["phase"] for phase in journal["phases"]][-1] == "scheduler_ack"
         _, [evidence] = _loopx(bench, "evidence", "list", "twelve")

@@ -1,4 +1,4 @@
-"""Every way in which an engine's run ends, through the loop's failures to the turn's result (contracts, sections 8, 10)."""
+"""Every way in which an engine ends, through the failures of the loop to the result (contracts, sections 8, 10)."""
 
 from __future__ import annotations
 
