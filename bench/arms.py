@@ -1,4 +1,4 @@
-"""The programs that are compared, each in an environment of its own. One that can not be installed is reported as missing."""
+"""The programs that are compared, each in an environment of its own. What can not be installed is reported missing."""
 
 from __future__ import annotations
 
