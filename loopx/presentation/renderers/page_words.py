@@ -187,6 +187,13 @@ FACTS: Final[Mapping[str, str]] = {
 }
 """What a decision read, by the fact's name."""
 
+MOVES: Final[Mapping[str, str]] = {
+    "pause": "Paused. A running turn goes on to its end.",
+    "resume": "Resumed.",
+    "stop": "Stopped. A running agent is ended now.",
+}
+"""What a person's word to a goal did."""
+
 HIDDEN_EVENTS: Final = ("phase_", "schedule_ack", "schedule_appl", "todo_claim")
 """Beginnings of kinds of events that a turn's own page shows better."""
 
@@ -246,6 +253,14 @@ def fact(name: str, value: object, now_ms: int) -> str:
     return str(value)
 
 
+STREAM_VERBS: Final[Mapping[str, str]] = {
+    "message": "said",
+    "tool_call": "ran",
+    "file_change": "edited",
+    "limit": "limit",
+    "error": "error",
+}
+"""What an agent did, by the kind of a step."""
 SHELLS: Final = frozenset({"exec_command", "shell", "Bash", "bash", "run_shell_command"})
 """Tools that run a command: its words say enough."""
 PATCHES: Final = frozenset(
@@ -261,7 +276,4 @@ def stream_shown(kind: str, tool: str | None, *, denied: bool) -> bool:
 
 def stream_verb(kind: str, tool: str | None, *, denied: bool) -> str:
     """What a step of an agent's stream is, in a word."""
-    if denied:
-        return translate("was refused")
-    verb = {"message": "said", "tool_call": "ran", "file_change": "edited", "limit": "limit", "error": "error"}
-    return translate(verb.get(kind, kind))
+    return translate("was refused") if denied else words.word(STREAM_VERBS, kind)

@@ -18,7 +18,7 @@ from loopx.control_plane.errors import LoopXError, UsageError
 from loopx.control_plane.goal import GoalState
 from loopx.control_plane.turn_driver.transaction import PHASES
 from loopx.presentation.i18n import translate
-from loopx.presentation.renderers import words
+from loopx.presentation.renderers import page_words, words
 from loopx.presentation.web import access as accesses
 from loopx.presentation.web import pages
 from loopx.presentation.web.access import AUTH, Guard
@@ -45,10 +45,10 @@ TYPES: Mapping[str, str] = {
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 _STATUS = {2: 400, 3: 404, 10: 409, 11: 409, 12: 409, 15: 409}
 """The HTTP status for an error's exit status; the rest are faults."""
-_MOVES: Mapping[str, tuple[GoalState, str]] = {
-    "pause": (GoalState.PAUSED, "Paused. A running turn goes on to its end."),
-    "resume": (GoalState.ACTIVE, "Resumed."),
-    "stop": (GoalState.STOPPED, "Stopped. A running agent is ended now."),
+_MOVES: Mapping[str, GoalState] = {
+    "pause": GoalState.PAUSED,
+    "resume": GoalState.ACTIVE,
+    "stop": GoalState.STOPPED,
 }
 
 
@@ -187,12 +187,12 @@ class Site:
         goal_id, verb = request.path_params["goal_id"], request.path_params["move"]
         if verb not in _MOVES:
             return self.missing(request, LookupError(verb))
-        state, told = _MOVES[verb]
+        state = _MOVES[verb]
 
         def act(fields: Mapping[str, str]) -> Notice:
             with self._desk.session() as session:
                 goal_service.move(session.store, goal_id, state, self._desk.person, fields.get("reason", "")[:500])
-            return Notice(tone="good", text=translate(told))
+            return Notice(tone="good", text=words.word(page_words.MOVES, verb))
 
         return await self._act(request, act)
 
