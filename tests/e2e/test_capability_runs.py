@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -152,7 +153,10 @@ def _lose(slow: Slow) -> None:
     folder = Path(slow.desk.session.project.spools, f"capability.{slow.desk.intent().intent_id}.1")
     found = msgspec.json.decode((folder / "host.json").read_bytes())
     for who in ("keeper", "host"):
-        os.kill(found[who]["pid"], signal.SIGKILL)
+        handle = os.pidfd_open(found[who]["pid"])
+        os.killpg(found[who]["pgid"], signal.SIGKILL)
+        select.select([handle], [], [])
+        os.close(handle)
     adopted = supervise.adopt(str(folder), f"capability.{slow.desk.intent().intent_id}.1", slow.desk.intent().intent_id)
     assert adopted.state is supervise.RunState.LOST
 
