@@ -98,6 +98,8 @@ CREATE INDEX todos_ready ON todos (goal_id, priority DESC, todo_id)
 CREATE INDEX todos_gated ON todos (goal_id)
   WHERE status = 'open' AND open_deps = 0 AND open_gates > 0 AND task_class IN ('advancement', 'review');
 CREATE INDEX todos_unended ON todos (goal_id, status) WHERE status IN ('open', 'claimed', 'blocked', 'deferred');
+CREATE INDEX todos_urgent ON todos (goal_id, priority DESC, todo_id)
+  WHERE status IN ('open', 'claimed', 'blocked', 'deferred');
 CREATE INDEX todos_by_status ON todos (goal_id, status);
 CREATE INDEX todos_wake ON todos (goal_id, wake_at_ms) WHERE status IN ('blocked', 'deferred');
 CREATE INDEX todos_monitor ON todos (goal_id, monitor_due_ms) WHERE task_class = 'monitor' AND status = 'open';
@@ -265,6 +267,8 @@ CREATE TABLE schedules (
   failure {text} NOT NULL,
   updated_at_ms {int} NOT NULL
 ){strict};
+
+CREATE INDEX schedules_pending ON schedules (goal_id) WHERE state IN ('pending_apply', 'pending_ack', 'failed');
 
 CREATE TABLE heartbeats (
   goal_id {text} NOT NULL,

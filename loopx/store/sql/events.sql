@@ -23,3 +23,12 @@ SELECT goal_id, seq FROM events ORDER BY at_ms DESC, goal_id DESC, seq DESC LIMI
 -- What was last said about the goal's end.
 SELECT body FROM events WHERE goal_id = :goal_id
   AND kind IN ('goal_completed', 'goal_stopped', 'goal_cancelled') ORDER BY seq DESC LIMIT 1;
+
+-- name: goal_since
+-- What changed of one goal since an instant; the time index, because a goal's own history may be long.
+SELECT * FROM events INDEXED BY events_by_time WHERE at_ms >= :since_ms AND goal_id = :goal_id
+ORDER BY at_ms, goal_id, seq LIMIT :limit;
+
+-- name: latest_all
+-- The newest changes of all goals.
+SELECT * FROM events ORDER BY at_ms DESC, goal_id DESC, seq DESC LIMIT :limit;

@@ -70,13 +70,14 @@ SELECT MAX(started_at_ms) AS started_at_ms FROM turns WHERE goal_id = :goal_id A
 
 -- name: due
 -- Active goals whose wake has come, the longest waiting first.
-SELECT goal_id, due_at_ms FROM goals WHERE state = 'active' AND due_at_ms <= :now_ms ORDER BY due_at_ms LIMIT :limit;
+SELECT goal_id, due_at_ms FROM goals INDEXED BY goals_due
+WHERE state = 'active' AND due_at_ms IS NOT NULL AND due_at_ms <= :now_ms ORDER BY due_at_ms LIMIT :limit;
 
 -- name: next_due_after
 SELECT MIN(due_at_ms) FROM goals WHERE state = 'active' AND due_at_ms > :now_ms;
 
 -- name: next_due
-SELECT MIN(due_at_ms) FROM goals WHERE state = 'active' AND due_at_ms IS NOT NULL;
+SELECT MIN(due_at_ms) FROM goals INDEXED BY goals_due WHERE state = 'active' AND due_at_ms IS NOT NULL;
 
 -- name: set_baseline
 UPDATE goals SET baseline = :baseline, evaluation = :evaluation, base_tree = COALESCE(base_tree, :base_tree), contract_state = :contract_state,
@@ -150,7 +151,8 @@ UPDATE goals SET baseline = NULL, evaluation = NULL, contract_state = 'unknown' 
 
 -- name: active_page
 -- Active goals by id, from a cursor.
-SELECT goal_id FROM goals WHERE state = 'active' AND goal_id > :after ORDER BY goal_id LIMIT :limit;
+SELECT goal_id FROM goals INDEXED BY goals_active
+WHERE state = 'active' AND goal_id > :after ORDER BY goal_id LIMIT :limit;
 
 -- name: wake_active
 -- Look at an active goal at once, because something about it changed.
@@ -162,18 +164,19 @@ UPDATE goals SET capped = :capped WHERE goal_id = :goal_id AND capped <> :capped
 
 -- name: attention
 -- Active goals that may need a person for another reason than a gate, the newest trouble first.
-SELECT goal_id FROM goals
+SELECT goal_id FROM goals INDEXED BY goals_attention
 WHERE state = 'active' AND (health <> 'ok' OR replan_tried = 1 OR capped = 1)
-ORDER BY updated_at_ms DESC, goal_id LIMIT :limit;
+ORDER BY updated_at_ms DESC, goal_id DESC LIMIT :limit;
 
 -- name: without_wake
 -- Active goals that nothing will wake.
-SELECT goal_id FROM goals WHERE state = 'active' AND due_at_ms IS NULL
-ORDER BY updated_at_ms DESC, goal_id LIMIT :limit;
+SELECT goal_id FROM goals INDEXED BY goals_without_wake WHERE state = 'active' AND due_at_ms IS NULL
+ORDER BY updated_at_ms DESC, goal_id DESC LIMIT :limit;
 
 -- name: next_up
 -- Active goals by their next wake.
-SELECT goal_id FROM goals WHERE state = 'active' AND due_at_ms IS NOT NULL ORDER BY due_at_ms LIMIT :limit;
+SELECT goal_id FROM goals INDEXED BY goals_due
+WHERE state = 'active' AND due_at_ms IS NOT NULL ORDER BY due_at_ms LIMIT :limit;
 
 -- name: closed_since
 -- Goals of one state that changed since an instant, the newest first.

@@ -21,7 +21,8 @@ SELECT * FROM todos WHERE goal_id = :goal_id AND todo_id > :after ORDER BY todo_
 
 -- name: unended_page
 -- Todos that have not ended, the most urgent first.
-SELECT * FROM todos WHERE goal_id = :goal_id AND status IN ('open', 'claimed', 'blocked', 'deferred')
+SELECT * FROM todos INDEXED BY todos_urgent
+WHERE goal_id = :goal_id AND status IN ('open', 'claimed', 'blocked', 'deferred')
 ORDER BY priority DESC, todo_id LIMIT :limit;
 
 -- name: ready

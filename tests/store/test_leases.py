@@ -1,0 +1,154 @@
+"""Leases: one holder at a time, an epoch that only grows, and writes that only the newest epoch can make."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loopx.control_plane.errors import ConflictError
+from loopx.control_plane.ids import Epoch
+from loopx.control_plane.turn_driver.journal import Fence, HostEnded, HostReport
+from loopx.store import leases
+from loopx.store.connection import Connection
+from loopx.store.store import Store
+from tests.store.kit import START_MS, HandClock, add_todo, make_goal, open_store, start_turn
+
+TTL_MS = 1_000
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: HandClock) -> Store:
+    return open_store(tmp_path, clock)
+
+
+def take(store: Store, owner: str, *, dead: str | None = None) -> Epoch:
+    with store.write() as tx:
+        return leases.acquire(tx, "thing", owner, TTL_MS, store.now_ms(), dead_owner=dead)
+
+
+def test_a_held_lease_is_refused_and_says_by_whom_and_until_when(store: Store, clock: HandClock) -> None:
+    take(store, "first")
+    with pytest.raises(ConflictError) as refused:
+        take(store, "second")
+    assert refused.value.code == "lease_held"
+    assert refused.value.data["owner"] == "first"
+    assert refused.value.data["expires_at_ms"] == START_MS + TTL_MS
+    clock.pass_ms(TTL_MS)
+    assert take(store, "second") == 2
+
+
+def test_an_owners_name_is_no_fence(store: Store, clock: HandClock) -> None:
+    """A worker that was restarted has the same name, and what its earlier self holds is worth nothing."""
+    old = take(store, "worker")
+    clock.pass_ms(TTL_MS)
+    new = take(store, "worker")
+    with store.write() as tx:
+        assert not leases.renew(tx, "thing", old, TTL_MS, clock.now)
+        leases.release(tx, "thing", old)
+        assert leases.renew(tx, "thing", new, TTL_MS, clock.now)
+
+
+def test_a_proved_death_frees_it_at_once_and_only_for_that_owner(store: Store) -> None:
+    take(store, "dead")
+    with pytest.raises(ConflictError):
+        take(store, "next", dead="somebody else")
+    assert take(store, "next", dead="dead") == 2
+
+
+def test_an_expired_lease_can_not_be_renewed(store: Store, clock: HandClock) -> None:
+    epoch = take(store, "first")
+    clock.pass_ms(TTL_MS)
+    with store.write() as tx:
+        assert not leases.renew(tx, "thing", epoch, TTL_MS, clock.now)
+
+
+def test_a_process_that_slept_past_its_lease_writes_nothing(store: Store, clock: HandClock) -> None:
+    make_goal(store, todo=False)
+    todo = add_todo(store, "goal")
+    journal, fence = start_turn(store, "goal", todo)
+    with store.read() as tx:
+        before = tx.one("goals.head", goal_id="goal")["event_seq"]
+    clock.pass_ms(10 * 60_000)
+    report = HostReport(run_id="r", engine="command:true", end_kind="success", handed_over=True)
+    with pytest.raises(ConflictError) as refused:
+        store.commit(journal.turn.turn_key, fence, (HostEnded(report),))
+    assert refused.value.code == "lease_lost"
+    stolen = Fence(resource=fence.resource, epoch=Epoch(fence.epoch + 1))
+    with pytest.raises(ConflictError):
+        store.commit(journal.turn.turn_key, stolen, (HostEnded(report),))
+    with store.read() as tx:
+        assert tx.one("goals.head", goal_id="goal")["event_seq"] == before
+
+
+Step = tuple[str, int]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", "renew", "release", "pass", "jump"]), st.integers(0, 2000)), max_size=25
+    )
+)
+def test_two_never_hold_it_at_once_whatever_the_clock_does(steps: list[Step]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        clock = HandClock()
+        store = open_store(Path(folder), clock)
+        held: dict[str, Epoch] = {}
+        top = 0
+        for what, ms in steps:
+            if what == "pass":
+                clock.pass_ms(ms)
+            elif what == "jump":
+                clock.pass_ms(-ms)
+            elif what in ("a", "b"):
+                try:
+                    epoch = take(store, what)
+                except ConflictError:
+                    continue
+                assert epoch == top + 1
+                top = epoch
+                held[what] = epoch
+            else:
+                for epoch in held.values():
+                    with store.write() as tx:
+                        if what == "release":
+                            leases.release(tx, "thing", epoch)
+                        elif leases.renew(tx, "thing", epoch, TTL_MS, clock.now):
+                            # Whatever was handed out before is dead: only the newest epoch is ever renewed.
+                            assert epoch == top
+        store.close()
+
+
+def _claim(path: str, name: str, gate: object, out: object) -> None:
+    gate.wait()  # type: ignore[attr-defined]
+    connection = Connection(path)
+    try:
+        with connection.write() as tx:
+            out.put((name, leases.acquire(tx, "thing", name, 60_000, START_MS)))  # type: ignore[attr-defined]
+    except ConflictError:
+        out.put((name, None))  # type: ignore[attr-defined]
+    finally:
+        connection.close()
+
+
+def test_of_eight_processes_one_gets_it(store: Store) -> None:
+    context = multiprocessing.get_context("fork")
+    gate, out = context.Barrier(8), context.Queue()
+    workers = [context.Process(target=_claim, args=(store.path, f"w{number}", gate, out)) for number in range(8)]
+    for worker in workers:
+        worker.start()
+    said = [out.get(timeout=60) for _ in workers]
+    for worker in workers:
+        worker.join()
+    assert [epoch for _, epoch in said if epoch is not None] == [1]
