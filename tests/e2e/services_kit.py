@@ -176,7 +176,14 @@ class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
 
 
-def open_turn(session: Session, goal_id: str, *, owner: str = "test/boot/0/0", agent: AgentId = AGENT) -> OpenTurn:
+def open_turn(
+    session: Session,
+    goal_id: str,
+    *,
+    owner: str = "test/boot/0/0",
+    agent: AgentId = AGENT,
+    engine: str = "command:true",
+) -> OpenTurn:
     """Start a turn and leave it open, as if its host was at work."""
     token = session.store.ids.secret()
     with session.store.write() as tx:
@@ -192,7 +199,7 @@ def open_turn(session: Session, goal_id: str, *, owner: str = "test/boot/0/0", a
                 revision=row["revision"],
                 purpose=TurnPurpose.WORK,
                 route=LoopXTurnRoute.READY_FOR_HOST,
-                engine="command:true",
+                engine=engine,
                 todo_id=TodoId(ready["todo_id"]) if ready is not None else None,
                 new_todo=None,
                 predecessor=None,

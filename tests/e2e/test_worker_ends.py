@@ -290,3 +290,20 @@ def test_an_event_during_the_run_is_not_lost(session: Session) -> None:
     assert books.settle(goal.goal_id, Ended(type="result", exit_code=12), 0, before) is None
     assert _row(session, goal.goal_id)["due_at_ms"] <= session.store.now_ms(), "still due: it changed, and is ready"
     assert isinstance(before, Before)
+
+
+def test_a_turn_that_was_interrupted_before_its_launch_gets_a_token_of_its_own(
+    world: kit.World, session: Session
+) -> None:
+    """The first driver died between the start and the launch, and took the token along: the agent must have one."""
+    agent = world.agent(
+        "import os, subprocess, sys\nsys.stdin.read()\n"
+        "done = subprocess.run([sys.executable, '-m', 'loopx', 'todo', 'complete'])\n"
+        "open('done.txt', 'w').write(str(done.returncode))\n"
+    )
+    goal = kit.goal(session, engine=agent)
+    kit.take_baseline(session, goal.goal_id)
+    kit.open_turn(session, goal.goal_id, owner=_dead_owner(), engine=agent)
+    done = world.loopx("worker", "--once")
+    assert (world.root / kit.WANTED).read_text() == "0", done.stderr
+    assert [one["kind"] for one in kit.event_bodies(session, goal.goal_id, "agent_claimed")] == ["completion"]
