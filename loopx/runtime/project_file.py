@@ -97,7 +97,9 @@ def _left_by_last_turn(store: Store, goal_id: str) -> str | None:
         if turns.open_turn(tx, goal_id) is not None:
             return None
         last = turns.last_of_goal(tx, goal_id)
-    return last.result.tree_after if last is not None and last.result is not None else None
+    if last is None or last.result is None:
+        return None
+    return last.result.tree_left or last.result.tree_after
 
 
 def _on_disk(project: Project) -> bytes:
