@@ -1,4 +1,4 @@
-"""Run inside the DBOS environment: a workflow of seven no-op steps, on SQLite with the settings that we use ourselves."""
+"""Runs in the DBOS environment: a workflow of seven no-op steps, on SQLite with the settings that we use ourselves."""
 
 import json
 import resource
