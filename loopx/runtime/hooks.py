@@ -7,7 +7,7 @@ no guard: the checks decide, whether an agent was reminded or not. A person who 
 
     python -m loopx.runtime.hooks stop            # what the host runs
     python -m loopx.runtime.hooks print claude    # for ~/.claude/settings.json
-    python -m loopx.runtime.hooks print codex     # for ~/.codex/hooks.json
+    python -m loopx.runtime.hooks print codex     # for ~/.codex/hooks.json; Codex asks once whether to trust it
 """
 
 from __future__ import annotations

@@ -117,19 +117,29 @@ def test_what_is_printed_for_a_host_runs(world: kit.World) -> None:
         assert json.loads(ran.stdout) == {}
 
 
-def test_the_real_claude_code_is_reminded_and_stops(world: kit.World, session: Session) -> None:
+def _place(engine: str, home: Path) -> tuple[str, ...]:
+    """Set the hook up as a person does; the options that the CLI needs to run a hook which nobody has looked at."""
+    if engine == "claude":
+        folder = home / ".claude"
+        folder.mkdir(exist_ok=True)
+        (folder / "settings.json").write_text(json.dumps(hooks.claude_settings()))
+        return ()
+    (home / "codex" / "hooks.json").write_text(json.dumps(hooks.codex_hooks()))
+    return ("--dangerously-bypass-hook-trust",)
+
+
+@pytest.mark.parametrize("engine", ["claude", "codex"])
+def test_a_real_agent_cli_is_reminded_and_stops(world: kit.World, session: Session, engine: str) -> None:
     from tests.hosts import harness
     from tests.hosts.modelserver import serving
     from tests.hosts.script import Say
 
     turn = kit.open_turn(session, kit.goal(session).goal_id)
-    with serving() as server, harness.rig("claude", server) as rig:
-        folder = rig.home / ".claude"
-        folder.mkdir(exist_ok=True)
-        (folder / "settings.json").write_text(json.dumps(hooks.claude_settings()))
+    with serving() as server, harness.rig(engine, server) as rig:
+        options = _place(engine, rig.home)
         rig.env = (*rig.env, ("LOOPX_DATABASE_URL", session.store.path), ("PYTHONPATH", os.getcwd()))
         server.extend([Say(text="I think I am done."), Say(text="Really done.")])
-        outcome = rig.run(env=(("LOOPX_TURN_TOKEN", turn.token),))
+        outcome = rig.run(env=(("LOOPX_TURN_TOKEN", turn.token),), extra_args=options)
         asked = json.dumps([request.body for request in server.requests])
     assert "say how this turn ended" in asked, outcome
     assert outcome.summary.final_text == "Really done."
