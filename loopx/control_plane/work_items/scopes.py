@@ -18,6 +18,8 @@ def overlap(one: Iterable[str], other: Iterable[str]) -> bool:
 
 def _may_meet(left: str, right: str) -> bool:
     a, b = _segments(left), _segments(right)
+    if _anywhere(left) and _anywhere(right):
+        return _meets_anywhere(a[0], b) or _meets_anywhere(b[0], a)
     if _anywhere(left):
         return _meets_anywhere(a[0], b)
     if _anywhere(right):

@@ -276,7 +276,7 @@ def end_lines(event: RunEnded, paint: Paint) -> list[str]:
 def _why(event: RunEnded) -> str:
     code, _, detail = event.reason.partition(":")
     if code == "engine_failed":
-        return f"the engine {words.word(words.ENDS, detail)}"
+        return f"the engine failed: {words.word(words.ENDS, detail)}"
     if code in ("engine_missing", "engine_broken"):
         return f"the engine {words.word(words.NOT_TO_BE_HAD, code)}"
     if code == "settlement_stuck":

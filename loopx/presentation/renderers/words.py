@@ -43,7 +43,7 @@ REASONS: Final[Mapping[str, str]] = {
 ENDS: Final[Mapping[str, str]] = {
     "success": "ended cleanly",
     "no_op": "ended without doing anything",
-    "auth_failed": "is not signed in",
+    "auth_failed": "not signed in",
     "rate_limited": "usage limit reached",
     "quota_exhausted": "usage limit reached",
     "provider_overloaded": "the provider is overloaded",
@@ -53,11 +53,11 @@ ENDS: Final[Mapping[str, str]] = {
     "output_budget_exhausted": "its output budget is used up",
     "session_missing": "its session is gone",
     "contract_rejected": "its result was not usable",
-    "permission_denied": "was refused a permission",
+    "permission_denied": "a permission was refused",
     "not_started": "could not be started",
-    "cancelled": "was stopped",
-    "worker_error": "reported an error",
-    "unknown": "ended for an unknown reason",
+    "cancelled": "stopped",
+    "worker_error": "it reported an error",
+    "unknown": "it ended for an unknown reason",
 }
 """How a host's run ended (`HostEndKind`)."""
 
