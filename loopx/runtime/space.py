@@ -10,7 +10,7 @@ import os
 
 from loopx.control_plane.quota.facts import GoalFacts, PendingWait, WaitKind
 
-FLOOR_BYTES = 512 << 20
+FLOOR_BYTES = 256 << 20
 """The same floor as the keeper's (`hosts/spool.py`, `Limits.disk_floor_bytes`); a test holds them together."""
 RECHECK_MS = 60_000
 DISK_FLOOR = "disk_floor"

@@ -11,6 +11,7 @@ from loopx.presentation.renderers import words
 from loopx.presentation.renderers.paint import Paint
 from loopx.presentation.renderers.quota_markdown import row
 from loopx.runtime.glance import GateLine, GoalLine, Overview, RunningTurn, Section
+from loopx.runtime.space import FLOOR_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,9 +35,8 @@ def overview_text(seen: Overview, paint: Paint) -> str:
         return '  no goal yet        loopx run "OBJECTIVE" --check "CMD" --engine ENGINE'
     lines: list[str] = []
     if seen.free_bytes_low is not None:
-        lines.append(
-            f"  {paint.yellow(f'only {seen.free_bytes_low >> 20} MiB are free here; nothing is launched below 512')}"
-        )
+        room = f"{seen.free_bytes_low >> 20} MiB"
+        lines.append(f"  {paint.yellow(f'only {room} are free here; nothing is launched below {FLOOR_BYTES >> 20}')}")
     width = min(NAME, max((len(line.goal_id) for line in seen.goals), default=0) + 2)
     said: set[str] = set()
     for section, title in _titles(seen):
