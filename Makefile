@@ -53,7 +53,7 @@ chaos: $(VENV)/.tests
 
 hosts: $(VENV)/.tests
 	@bash scripts/test_tools.sh
-	$(PYTEST) tests/hosts -m real_cli $(ARGS)
+	$(PYTEST) tests/hosts tests/e2e -m real_cli $(ARGS)
 
 docs: $(VENV)/.tests
 	$(BIN)/python scripts/generate_docs.py

@@ -208,7 +208,7 @@ class KeptHost:
         except OSError as error:
             broken = EngineError("agent_folder_unwritable", f"{setup.files.folder}: {error.strerror or error}")
             return _not_started(run_id, setup.engine, broken)
-        return self._follow(journal, adapter, request, kept, turnstile)
+        return self._follow(journal, adapter, request, kept, turnstile, adopted=False)
 
     def _adopt(self, journal: TurnJournal, run: host_runs.HostRun) -> HostReport | None:
         """Go on with a run that is on record. None when nothing was ever started for it."""
@@ -227,8 +227,14 @@ class KeptHost:
         adapter = registry.adapter_for(run.engine)
         request = self._request(journal, run.run_id, run.spool_dir, run.resumes)
         self._resumed = run.resumes
+        turnstile = Turnstile(self._store, run.engine, self._setup.env, run.run_id)
+        turnstile.rejoin()
         if found.kept is not None:
-            return self._follow(journal, adapter, request, found.kept, None)
+            try:
+                return self._follow(journal, adapter, request, found.kept, turnstile, adopted=True)
+            finally:
+                turnstile.leave()
+        turnstile.leave()
         record = found.record
         if record is None:
             raise EngineError("run_lost", f"no record of run {run.run_id} can be read", hint="loopx doctor")
@@ -243,17 +249,17 @@ class KeptHost:
         adapter: HostAdapter,
         request: LaunchRequest,
         kept: supervise.Kept,
-        turnstile: Turnstile | None,
+        turnstile: Turnstile,
+        *,
+        adopted: bool,
     ) -> HostReport:
-        """Follow a run to its end: one that was just launched through its account's turnstile, or an adopted one."""
         parser = adapter.parser(request, self._store.now_ms())
         guard = ActionGuard()
 
         def on_line(line: bytes) -> None:
             for event in self._hear(journal, parser, line):
                 guard.see(event)
-                if turnstile is not None:
-                    turnstile.heard(event)
+                turnstile.heard(event)
 
         def should_cancel() -> bool:
             if self._lost():
@@ -271,7 +277,7 @@ class KeptHost:
             request,
             parser,
             record,
-            adopted=turnstile is None,
+            adopted=adopted,
             breaker=guard.tripped and not self._should_stop(),
         )
 

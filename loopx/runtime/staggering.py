@@ -48,6 +48,15 @@ class Turnstile:
             except ConflictError:
                 time.sleep(_POLL_S)
 
+    def rejoin(self) -> None:
+        """Take up the place of a launch whose launcher died in it, if it still holds it."""
+        if self._resource is None:
+            return
+        with self._store.read() as tx:
+            held = leases.get(tx, self._resource)
+        if held is not None and held.owner == self._who:
+            self._epoch = held.epoch
+
     def heard(self, event: HostEvent) -> None:
         """The host said something; the next launch may go once its provider answered."""
         if event.kind in _SIGNED_IN:
