@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from loopx.control_plane.errors import LoopXError
 from loopx.control_plane.turn_driver.journal import TurnJournal
 from loopx.control_plane.turn_driver.settlement import DEFAULT_BOUNDARIES
 from loopx.control_plane.turn_driver.transaction import PHASES
-from loopx.control_plane.work_items import lease
-from loopx.runtime import leasing
 from loopx.runtime.goal_runner import GoalRunner, RunOptions, StopSignal
 from loopx.runtime.progress import PhaseDone, ProgressEvent
-from loopx.store import turns
 from loopx.testing import Sandbox, faults
-from tests.chaos import mutants
+from tests.chaos import mutants, racing
 
 DIED = 77
 """The exit code of a child that ended itself as ordered."""
@@ -34,9 +32,12 @@ def main(order: dict[str, Any]) -> int:
     mutants.apply_from_environment()
     for name, value in order.get("env", {}).items():
         os.environ[name] = value
+    if "race" in order:
+        return racing.main(order)
     if "lease_ms" in order:
-        for module in (lease, leasing, turns):
-            module.TURN_LEASE_MS = order["lease_ms"]
+        for name, module in list(sys.modules.items()):
+            if name.startswith("loopx.") and hasattr(module, "TURN_LEASE_MS"):
+                module.TURN_LEASE_MS = order["lease_ms"]
     counter = faults.install(order.get("point"), order.get("side", "before"), DIED) if "points" in order else None
     sandbox = Sandbox(order["folder"])
     try:
