@@ -17,6 +17,9 @@ _CHECK_BYTES = 420
 _FAILURE_BYTES = 480
 _ANSWER_BYTES = 200
 _PROTECTED_BYTES = 120
+_LEAST_BYTES = 24
+_MARGIN_BYTES = 16
+"""For the empty lines between the parts."""
 
 
 class PromptContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,25 +85,47 @@ def _task_line(context: PromptContext) -> str:
 
 
 def _facts(context: PromptContext) -> list[str]:
-    lines: list[str] = []
-    if context.checks:
-        lines += ["These checks are run after you stop, and decide:"]
-        lines += _fit([_check_line(name, command) for name, command in context.checks], _CHECK_BYTES)
-    if context.failure:
-        again = " (the same failure as before: try another way)" if context.recurring else ""
-        lines += ["", f"Last result{again}:", *_fit(context.failure.splitlines(), _FAILURE_BYTES)]
-    if context.restored:
-        lines += ["", "Put back, because the checks' own files may not be weakened:"]
-        lines += _fit([f"- {path}" for path in context.restored], _PROTECTED_BYTES)
-    elif context.protected:
-        lines += ["", *_fit([f"Leave alone: {', '.join(context.protected)}"], _PROTECTED_BYTES)]
-    if context.write_scope:
-        lines += _fit([f"Write only: {', '.join(context.write_scope)}"], _PROTECTED_BYTES)
-    if context.answers:
-        lines += ["", "A person answered:", *_fit([f"- {answer}" for answer in context.answers], _ANSWER_BYTES)]
-    if context.purpose is not TurnPurpose.REPLAN:
-        lines += ["", _how_to_end(context)]
-    return lines
+    """What LoopX adds, in reading order; its bytes go first to what an agent can least do without."""
+    end = ["", _how_to_end(context)] if context.purpose is not TurnPurpose.REPLAN else []
+    room = _Room(OVERHEAD_BYTES - _size([_task_line(context), *end]) - _MARGIN_BYTES)
+    again = " (the same failure as before: try another way)" if context.recurring else ""
+    failure = room.take(["", f"Last result{again}:"], context.failure.splitlines(), _FAILURE_BYTES)
+    answers = room.take(["", "A person answered:"], [f"- {answer}" for answer in context.answers], _ANSWER_BYTES)
+    checks = room.take(
+        ["These checks are run after you stop, and decide:"],
+        [_check_line(name, command) for name, command in context.checks],
+        _CHECK_BYTES,
+    )
+    restored = room.take(
+        ["", "Put back, because the checks' own files may not be weakened:"],
+        [f"- {path}" for path in context.restored],
+        _PROTECTED_BYTES,
+    )
+    scope = [f"Write only: {', '.join(context.write_scope)}"] if context.write_scope else []
+    write_only = room.take([], scope, _PROTECTED_BYTES)
+    leave = [f"Leave alone: {', '.join(context.protected)}"] if context.protected and not restored else []
+    alone = room.take([""], leave, _PROTECTED_BYTES)
+    return [*checks, *failure, *restored, *alone, *write_only, *answers, *end]
+
+
+class _Room:
+    """The bytes that are left for what LoopX says itself."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def take(self, head: list[str], lines: list[str], most: int) -> list[str]:
+        """A section with as much of its lines as fits; nothing at all where not even its head does."""
+        room = min(most, self._left - _size(head))
+        if not lines or room < _LEAST_BYTES:
+            return []
+        section = [*head, *_fit(lines, room)]
+        self._left -= _size(section)
+        return section
+
+
+def _size(lines: list[str]) -> int:
+    return sum(len(line.encode()) + 1 for line in lines)
 
 
 def _check_line(name: str, command: str) -> str:
@@ -111,7 +136,9 @@ def _how_to_end(context: PromptContext) -> str:
     tools = (
         "LoopX's tools (complete_todo, ask_person, report_blocker, nominate_no_change)"
         if context.speaks_tools
-        else '`loopx todo complete`, `loopx gate ask "QUESTION"`, or the file named in LOOPX_RESULT_FILE if it is set'
+        else '`loopx todo complete`, `loopx gate ask "QUESTION"`, or write to the file $LOOPX_RESULT_FILE: '
+        '{"turn_key": "<$LOOPX_TURN_KEY>", "kind": "completion|question|blocker|no_change", "summary": "...", '
+        '"question": {"text": "..."}} (question only with that kind)'
     )
     return f"Do not commit. Stop when the work is done or you are stuck; to say which, use {tools}."
 
