@@ -27,6 +27,8 @@ BEFORE: Final = "before"
 AFTER: Final = "after"
 WITH_CHILDREN: Final = "with_children"
 """Shortly after it, and the process's whole group with it: a started git is torn in the middle."""
+STOP: Final = "stop"
+"""The process does not end there: it is stopped before the effect, until somebody continues it."""
 
 _OS_CALLS: Final = (
     "chmod",
@@ -65,7 +67,7 @@ class Points:
         self._exit_code = exit_code
         self._thread = threading.get_ident()
         self._counting = True
-        self._kill = os.killpg
+        self._kill, self._stop = os.killpg, os.kill
 
     def stop(self) -> None:
         """Count no more: what follows belongs to the harness."""
@@ -79,6 +81,10 @@ class Points:
         here = len(self.labels) == self._at
         if here and self._side == BEFORE:
             os._exit(self._exit_code)
+        if here and self._side == STOP:
+            self._counting = False
+            self._stop(os.getpid(), signal.SIGSTOP)
+            return act()
         try:
             return act()
         finally:

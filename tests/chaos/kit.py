@@ -53,19 +53,24 @@ class Zygote:
 
     def wait(self, pid: int) -> int:
         """The child's exit code, or minus the signal that ended it."""
-        return int(self._ask({"wait": pid}))
+        return self.measure(pid)[0]
+
+    def measure(self, pid: int) -> tuple[int, int]:
+        """The same, and the most memory that it used, in KiB."""
+        code, most = self._ask({"wait": pid})
+        return int(code), int(most)
 
     def run(self, **order: Any) -> int:
         return self.wait(self.start(**order))
 
-    def _ask(self, order: dict[str, Any]) -> int:
+    def _ask(self, order: dict[str, Any]) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, "the zygote died"
-        return int(json.loads(answer))
+        return json.loads(answer)
 
     def __enter__(self) -> Zygote:
         return self

@@ -21,8 +21,8 @@ def main() -> None:
     for line in sys.stdin:
         order: dict[str, Any] = json.loads(line)
         if "wait" in order:
-            status = os.waitstatus_to_exitcode(os.waitpid(order["wait"], 0)[1])
-            print(json.dumps(status), flush=True)
+            _, status, usage = os.wait4(order["wait"], 0)
+            print(json.dumps([os.waitstatus_to_exitcode(status), usage.ru_maxrss]), flush=True)
             continue
         pid = os.fork()
         if pid == 0:
