@@ -141,11 +141,12 @@ def _setup_claim(parser: argparse.ArgumentParser) -> None:
 
 
 def _claim(context: Context, args: argparse.Namespace) -> int:
-    from loopx.control_plane.ids import AgentId
+    from loopx.control_plane.ids import AgentId, TurnKey
     from loopx.runtime import todo_service
 
     goal_id, todo_id = _goal_and_todo(args)
     caller = work_args.caller_for(context, goal_id)
+    turn_key = TurnKey(caller.turn_key) if caller is not None else None
     if caller is not None:
         goal_id, agent = caller.goal_id, AgentId(caller.agent_id)
     else:
@@ -155,7 +156,7 @@ def _claim(context: Context, args: argparse.Namespace) -> int:
         raise UsageError("goal_missing", "of which goal?", hint="loopx todo claim GOAL --next")
     if (todo_id is None) is not args.next:
         raise UsageError("todo_missing", "which todo?", hint="name one, or take the next: --next")
-    claimed = todo_service.claim(context.session().store, goal_id, todo_id, agent)
+    claimed = todo_service.claim(context.session().store, goal_id, todo_id, agent, turn_key=turn_key)
     context.emit(claimed, lambda: f"  claimed  {claimed.todo_id}   {claimed.title}   for 45 m by {claimed.agent_id}")
     return 0
 

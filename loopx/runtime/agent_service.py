@@ -14,14 +14,13 @@ import msgspec
 
 from loopx.control_plane.errors import ConflictError, LoopXError, NotFoundError, UsageError
 from loopx.control_plane.goal import Goal
-from loopx.control_plane.ids import AgentId, GoalId, TodoId
+from loopx.control_plane.ids import AgentId, GoalId, TodoId, TurnKey
 from loopx.control_plane.turn_driver.journal import EvidenceDraft, EvidenceKind, Producer, Turn
 from loopx.control_plane.work_items.delivery_outcome import claimed_outcome
-from loopx.control_plane.work_items.lease import CLAIM_LEASE_MS
-from loopx.control_plane.work_items.todo import Todo, TodoStatus
+from loopx.control_plane.work_items.todo import Todo
 from loopx.hosts import redact
 from loopx.runtime.claims import Claim, ClaimKind
-from loopx.store import events, evidence, goals, leases, meters, todos, turns
+from loopx.store import events, evidence, goals, meters, todos, turns
 from loopx.store.codec import dump
 from loopx.store.connection import Tx
 from loopx.store.store import Store
@@ -224,35 +223,15 @@ def list_todos(store: Store, caller: Caller) -> tuple[TodoView, ...]:
 def claim_todo(store: Store, caller: Caller, todo_id: str) -> Claimed:
     """Claim a todo of this goal, or renew one's own claim.
 
-    Raises ConflictError (`turn_over`, `todo_taken`, `lease_held`, `scope_overlap`), NotFoundError (`todo_unknown`).
+    Raises ConflictError (`turn_over`, `todo_taken`, `lease_held`, `scope_overlap`), NeedsPersonError (`four_eyes`),
+    NotNowError (`goal_not_active`), NotFoundError (`todo_unknown`).
     """
-    now = store.now_ms()
-    agent = AgentId(caller.agent_id)
-    with store.write() as tx:
-        _open_turn(tx, caller)
-        todo = todos.get(tx, todo_id, caller.goal_id)
-        _require_no_overlap(tx, caller, todo)
-        leases.acquire(tx, f"todo:{todo_id}", agent, CLAIM_LEASE_MS, now, dead_owner=agent)
-        if not (todo.status is TodoStatus.CLAIMED and todo.claimed_by == agent):
-            todos.claim(tx, caller.goal_id, todo_id, agent, now)
-            body = {"todo_id": todo_id, "by": agent}
-            events.append(tx, caller.goal_id, "todo_claimed", now, body, caller.turn_key)
-    return Claimed(todo_id=todo_id, expires_at_ms=now + CLAIM_LEASE_MS)
+    from loopx.runtime import todo_service
 
-
-def _require_no_overlap(tx: Tx, caller: Caller, todo: Todo) -> None:
-    """Two claims whose write scopes name the same pattern would write the same files."""
-    if not todo.write_scope:
-        return
-    for row in tx.all("todos.claims", goal_id=caller.goal_id):
-        other = msgspec.json.decode(row["write_scope"], type=tuple[str, ...])
-        if row["todo_id"] != todo.todo_id and set(other) & set(todo.write_scope):
-            raise ConflictError(
-                "scope_overlap",
-                f"todo {row['todo_id']} is claimed and writes the same files",
-                hint="take another todo first",
-                data={"todo_id": row["todo_id"]},
-            )
+    claimed = todo_service.claim(
+        store, caller.goal_id, todo_id, AgentId(caller.agent_id), turn_key=TurnKey(caller.turn_key)
+    )
+    return Claimed(todo_id=claimed.todo_id, expires_at_ms=claimed.expires_at_ms)
 
 
 def add_todo(

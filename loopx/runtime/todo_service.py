@@ -11,7 +11,7 @@ import msgspec
 
 from loopx.control_plane.errors import ConflictError, NeedsPersonError, NotNowError, UsageError
 from loopx.control_plane.goal import CLOSED_GOAL_STATES, GoalState
-from loopx.control_plane.ids import AgentId, GoalId, TodoId
+from loopx.control_plane.ids import AgentId, GoalId, TodoId, TurnKey
 from loopx.control_plane.work_items import scopes
 from loopx.control_plane.work_items.lease import CLAIM_LEASE_MS
 from loopx.control_plane.work_items.todo import (
@@ -161,32 +161,37 @@ def _require_open(tx: Tx, goal_id: str) -> None:
         raise ConflictError("goal_closed", f"goal {goal_id} is {state}", hint=f"loopx goal reopen {goal_id}")
 
 
-def claim(store: Store, goal_id: str, todo_id: str | None, agent_id: AgentId) -> Claimed:
+def claim(
+    store: Store, goal_id: str, todo_id: str | None, agent_id: AgentId, *, turn_key: TurnKey | None = None
+) -> Claimed:
     """Claim a todo, or the next one that is ready (None): selected and leased in one transaction.
 
-    Claiming one's own again renews it under a new epoch. Raises NotNowError (`nothing_ready`, `goal_not_active`),
+    Claiming one's own again renews it under a new epoch. `turn_key`: the claimant's turn, which must still be open
+    (ConflictError `turn_over`). Raises NotNowError (`nothing_ready`, `goal_not_active`),
     ConflictError (`lease_held`, `todo_taken`, `scope_overlap`), NeedsPersonError (`four_eyes`), NotFoundError.
     """
     now = store.now_ms()
     with store.write() as tx:
         row = goals.row_of(tx, goal_id)
+        if turn_key is not None and tx.one("turns.is_open", turn_key=turn_key) is None:
+            raise ConflictError("turn_over", "the turn of this token is over", hint="a token dies with its turn")
         if row["state"] != GoalState.ACTIVE:
             raise NotNowError("goal_not_active", f"goal {goal_id} is {row['state']}", hint=f"loopx goal show {goal_id}")
         todos.wake_due(tx, goal_id, now)
         if todo_id is None:
-            return _claim_next(tx, goal_id, agent_id, now)
+            return _claim_next(tx, goal_id, agent_id, now, turn_key)
         todo = todos.get(tx, todo_id, goal_id)
         require_four_eyes(tx, todo, agent_id)
-        return _take(tx, todo, agent_id, now)
+        return _take(tx, todo, agent_id, now, turn_key)
 
 
-def _claim_next(tx: Tx, goal_id: str, agent_id: AgentId, now_ms: int) -> Claimed:
+def _claim_next(tx: Tx, goal_id: str, agent_id: AgentId, now_ms: int, turn_key: TurnKey | None) -> Claimed:
     mine = tx.one("todos.reclaimable", goal_id=goal_id, agent_id=agent_id, now_ms=now_ms)
     rows = tx.all("todos.ready_page", goal_id=goal_id, agent_id=agent_id, limit=_CANDIDATES)
     found = ([todos.get(tx, mine["todo_id"])] if mine is not None else []) + [todos.from_row(tx, row) for row in rows]
     for todo in found:
         if _overlapping(tx, todo, agent_id, now_ms) is None and not _is_own_review(tx, todo, agent_id):
-            return _take(tx, todo, agent_id, now_ms)
+            return _take(tx, todo, agent_id, now_ms, turn_key)
     raise NotNowError(
         "nothing_ready",
         f"no todo of {goal_id} can be claimed now",
@@ -195,7 +200,7 @@ def _claim_next(tx: Tx, goal_id: str, agent_id: AgentId, now_ms: int) -> Claimed
     )
 
 
-def _take(tx: Tx, todo: Todo, agent_id: AgentId, now_ms: int) -> Claimed:
+def _take(tx: Tx, todo: Todo, agent_id: AgentId, now_ms: int, turn_key: TurnKey | None) -> Claimed:
     other = _overlapping(tx, todo, agent_id, now_ms)
     if other is not None:
         raise ConflictError(
@@ -208,7 +213,7 @@ def _take(tx: Tx, todo: Todo, agent_id: AgentId, now_ms: int) -> Claimed:
     epoch = leases.acquire(tx, f"todo:{todo.todo_id}", agent_id, CLAIM_LEASE_MS, now_ms, dead_owner=agent_id)
     todos.claim(tx, todo.goal_id, todo.todo_id, agent_id, now_ms)
     body = {"todo_id": todo.todo_id, "by": agent_id, "epoch": epoch}
-    events.append(tx, todo.goal_id, "todo_claimed", now_ms, body)
+    events.append(tx, todo.goal_id, "todo_claimed", now_ms, body, turn_key)
     return Claimed(
         todo_id=todo.todo_id,
         goal_id=todo.goal_id,

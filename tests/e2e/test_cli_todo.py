@@ -352,3 +352,29 @@ def test_a_blocked_todo_that_no_plan_frees_asks_a_person_once(tmp_path: Path) ->
     assert (gate["kind"], gate["options"]) == ("breaker", ["continue", "stop"])
     cli.ok("gate", "answer", gate["gate_id"], "continue")
     assert cli.ok("todo", "show", todo)["status"] == "open"
+
+
+def test_through_its_tools_too_an_agent_reviews_nothing_of_its_own(tmp_path: Path) -> None:
+    script = """
+from loopx.control_plane.errors import LoopXError
+from loopx.runtime import agent_service
+from loopx.runtime.session import open_session
+store = open_session(".").store
+caller = agent_service.by_token(store, os.environ["LOOPX_TURN_TOKEN"])
+try:
+    agent_service.claim_todo(store, caller, open(COUNT + ".review").read())
+    told = "claimed"
+except LoopXError as error:
+    told = error.code
+open(COUNT + ".told", "w").write(told)
+"""
+    cli = Cli(tmp_path, f"{FIX_F}; {DONE}", script)
+    cli.create("--todo", "mend f", "--todo", "mend g")
+    work = next(todo for todo in cli.ok("todo", "list", "fg")["todos"] if todo["title"] == "mend f")
+    review = cli.ok("todo", "add", "fg", "look at it", "--review-of", work["todo_id"])["todo_id"]
+    Path(f"{cli.count}.review").write_text(review)
+
+    cli.loopx("run", "fg", "--max-turns", "2", "--no-wait")
+
+    assert cli.ok("todo", "show", work["todo_id"])["done_by"] == "loopx"
+    assert Path(f"{cli.count}.told").read_text() == "four_eyes"

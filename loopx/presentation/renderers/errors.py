@@ -22,7 +22,9 @@ def error_text(error: LoopXError) -> str:
 
 def _folded(text: str, first: str) -> list[str]:
     lines: list[str] = []
-    for number, line in enumerate(text.splitlines()):
+    for number, raw in enumerate(text.splitlines()):
+        # Names of files and words of agents may be in it: they never move a cursor.
+        line = "".join(char if char.isprintable() else "?" for char in raw)
         # A command is meant to be copied: it is folded only between words, and never inside one.
         lines += textwrap.wrap(
             line,

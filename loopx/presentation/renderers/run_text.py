@@ -196,7 +196,8 @@ def _notes(event: TurnEnded, engine: str) -> list[str]:
     if event.recurring:
         notes.append(f"the same failure as before; {engine_label(engine)} is told")
     if event.restored:
-        notes.append(f"put back: {', '.join(event.restored)}   (the agent's copy is kept as evidence)")
+        names = words.one_line(", ".join(event.restored), 160)
+        notes.append(f"put back: {names}   (the agent's copy is kept as evidence)")
     notes += _finding_notes(event)
     if event.checkpoint:
         notes.append(f"checkpoint {event.checkpoint[:6]} on loopx/{event.goal_id}")
@@ -213,7 +214,7 @@ def _finding_notes(event: TurnEnded) -> list[str]:
     for finding in event.findings:
         code, _, path = finding.partition(" ")
         if not code.endswith(":refused"):
-            told.append(f"{words.word(words.FINDINGS, code)}{f': {path}' if path else ''}")
+            told.append(words.one_line(f"{words.word(words.FINDINGS, code)}{f': {path}' if path else ''}", 100))
     return [f"disclosed: {', '.join(told[:4])}{' …' if len(told) > 4 else ''}"] if told else []
 
 
