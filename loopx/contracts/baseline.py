@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from loopx.contracts.model import Capture, Check, Contract, ContractEvaluation, Verdict, definition_hash
+from loopx.contracts.model import Capture, Check, CheckResult, Contract, ContractEvaluation, Verdict, definition_hash
 from loopx.contracts.programs import ProgramSnapshot
 
 _JUDGED = frozenset({Verdict.GREEN, Verdict.RED, Verdict.FLAKY})
@@ -19,7 +19,7 @@ _JUDGED = frozenset({Verdict.GREEN, Verdict.RED, Verdict.FLAKY})
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """One evaluation of the untouched tree, with the pins taken then.
 
-    `not_snapshotable` names the checks whose verdict differs in a clean snapshot; None: that was not tried.
+    `not_snapshotable` names the checks that say something else in a clean snapshot; None: that was not tried.
     """
 
     evaluation: ContractEvaluation
@@ -60,9 +60,19 @@ def with_snapshot(baseline: Baseline, in_snapshot: ContractEvaluation) -> Baseli
     differing = [
         result.name
         for result in baseline.evaluation.results
-        if (other := in_snapshot.named(result.name)) is not None and other.verdict is not result.verdict
+        if (other := in_snapshot.named(result.name)) is not None and not _say_the_same(result, other)
     ]
     return msgspec.structs.replace(baseline, not_snapshotable=tuple(differing))
+
+
+def _say_the_same(in_place: CheckResult, in_copy: CheckResult) -> bool:
+    """The same verdict, and for the same reason: two reds may be a failing test here and a missing file there."""
+    if (in_place.verdict, in_place.signature) != (in_copy.verdict, in_copy.signature):
+        return False
+    here, there = in_place.parts, in_copy.parts
+    if here is None or there is None:
+        return here is there
+    return (here.collected, here.failed, here.skipped) == (there.collected, there.failed, there.skipped)
 
 
 def changed_definitions(baseline: Baseline, checks: Iterable[Check]) -> tuple[str, ...]:

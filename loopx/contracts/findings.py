@@ -36,6 +36,15 @@ class FindingCode(enum.StrEnum):
     CHECK_DEFINITION_CHANGED = "check_definition_changed"
     CLOCK_OR_NETWORK_FAKED = "clock_or_network_faked"
     REPORT_LOST = "report_lost"
+    RUNNER_DISARMED = "runner_disarmed"
+    CHECKS_REWRITTEN = "checks_rewritten"
+    LINK_OUT_OF_TREE = "link_out_of_tree"
+    GIT_RULES_CHANGED = "git_rules_changed"
+    USER_HEAD_MOVED = "user_head_moved"
+    USER_BRANCH_MOVED = "user_branch_moved"
+    USER_INDEX_MOVED = "user_index_moved"
+    GOAL_BRANCH_MOVED = "goal_branch_moved"
+    SECOND_RUN_INCOMPLETE = "second_run_incomplete"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

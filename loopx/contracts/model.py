@@ -7,6 +7,7 @@ Decides only what follows from the values themselves. It runs nothing, reads no 
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 
 import msgspec
 
@@ -265,6 +266,22 @@ def definition_hash(check: Check) -> str:
 def visible_checks(contract: Contract) -> tuple[Check, ...]:
     """The checks that an agent may be told about."""
     return tuple(check for check in contract.checks if not check.held_out)
+
+
+def narrowed(contract: Contract, names: Collection[str]) -> Contract:
+    """The contract with these checks only, and the baselines that they are compared with."""
+    chosen = [check for check in contract.checks if check.name in names]
+    against = {check.against for check in chosen}
+    kept = tuple(check for check in contract.checks if check in chosen or check.name in against)
+    return msgspec.structs.replace(contract, checks=kept)
+
+
+def merged(contract: Contract, *evaluations: ContractEvaluation) -> ContractEvaluation:
+    """The results of several evaluations as one, in the contract's order; of two results the later one counts."""
+    found = {result.name: result for evaluation in evaluations for result in evaluation.results}
+    results = tuple(found[check.name] for check in contract.checks if check.name in found)
+    trees = {evaluation.tree_hash for evaluation in evaluations}
+    return ContractEvaluation(results=results, tree_hash=trees.pop() if len(trees) == 1 else None)
 
 
 def visible_results(evaluation: ContractEvaluation) -> tuple[CheckResult, ...]:

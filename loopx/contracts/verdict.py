@@ -49,13 +49,17 @@ class Touched(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_data(self) -> bool:
         """A new file among the tests that no runner would load as code."""
-        name = self.path.rpartition("/")[2]
-        return self.touch is Touch.ADDED and self.role is Role.TEST and not _CODE.search(name)
+        return self.touch is Touch.ADDED and self.role is Role.TEST and not is_code(self.path)
 
 
 _CODE = re.compile(
     r"^[^.]*$|\.(?:py[ciwx]?|[cm]?[jt]sx?|go|rs|rb|sh|bash|pl|php|java|kt|kts|scala|cs|swift|exs?|lua|r|jl|t)$"
 )
+
+
+def is_code(path: str) -> bool:
+    """Whether some runner or shell would load a file of this name as a program."""
+    return _CODE.search(path.rpartition("/")[2]) is not None
 
 
 def touched_paths(

@@ -13,16 +13,19 @@ import msgspec
 from loopx.contracts.baseline import judge_no_change
 from loopx.contracts.compare import Comparison, compare
 from loopx.contracts.findings import GuardVerdict
-from loopx.contracts.model import Check, ChecksState, Contract, ContractEvaluation
-from loopx.control_plane.errors import CancelledError, LoopXError
+from loopx.contracts.model import Check, ChecksState, Contract, ContractEvaluation, merged
+from loopx.contracts.programs import ProgramSnapshot
+from loopx.control_plane.errors import CancelledError
 from loopx.control_plane.turn_driver.journal import HostReport, TurnJournal, TurnResult
+from loopx.control_plane.turn_driver.transaction import HostRetry
 from loopx.hosts.protocol import HostEnd, HostEndKind, ProcessEnd
 from loopx.loops.failure import ChecksVerdict, LoopEndFacts, WorkerEnd, classify_loop_end
 from loopx.loops.turn_result import OutcomeFacts, WorkerRole, turn_result
 from loopx.runtime import results
 from loopx.runtime.claims import ClaimKind, last_of
+from loopx.runtime.confirming import confirm, environment_of, held_out_red
 from loopx.runtime.evaluation import Evaluator
-from loopx.runtime.guarding import Guard
+from loopx.runtime.guarding import Guard, with_findings
 from loopx.runtime.host_port import HostWord, word_of
 from loopx.runtime.seen import JudgedGoal, Seen
 from loopx.runtime.tree_port import WorkTree
@@ -33,6 +36,7 @@ _STATE_VERDICT = {
     ChecksState.RED_STARVED: ChecksVerdict.RED_STARVED,
     ChecksState.NOT_EVALUABLE: ChecksVerdict.NOT_EVALUABLE,
 }
+_OWN = "todo: "
 LIMIT_KINDS = frozenset({HostEndKind.RATE_LIMITED, HostEndKind.QUOTA_EXHAUSTED})
 
 
@@ -47,6 +51,7 @@ class ContractJudge:
         env: dict[str, str],
         now_ms: Callable[[], int],
         cancelled: Callable[[], bool],
+        left_ms: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._known = known
         self._tree = tree
@@ -54,6 +59,7 @@ class ContractJudge:
         self._env = env
         self._now_ms = now_ms
         self._cancelled = cancelled
+        self._left_ms = left_ms
 
     def judge(self, journal: TurnJournal, host: HostReport) -> TurnResult:
         """Raises CancelledError, StoreError, and UsageError when the work tree can't be read."""
@@ -73,10 +79,12 @@ class ContractJudge:
             claims=claims,
             tree_before=before,
             tree_after=after,
+            tree_left=after,
             evaluation=None,
             todo_evaluation=None,
             in_snapshot=None,
             confirmed=False,
+            state=ChecksState.NOT_EVALUABLE,
             guard=GuardVerdict(),
             comparison=Comparison(),
         )
@@ -84,56 +92,95 @@ class ContractJudge:
         if not word.end.handed_over or word.end.kind is HostEndKind.CANCELLED or not known.contract.checks:
             return nothing
         evaluator = self._evaluator(known)
-        evaluation = evaluator.in_place(after, f"{journal.turn.turn_key}", known.baseline)
-        todo_evaluation = self._todo_checks(evaluator, known, after, journal)
+        todo_checks = _todo_checks(known)
+        guard = Guard(self._tree, known.contract, evaluator, self._env, _renamed(todo_checks))
+        programs = guard.programs()
+        environment = environment_of(programs)
+        evaluation = evaluator.in_place(after, environment, known.baseline, held_out=False)
+        todo_evaluation = None
+        if todo_checks:
+            own = Contract(checks=todo_checks, confirm_in_snapshot=False)
+            todo_evaluation = evaluator.in_place(after, environment, None, own)
+        self._stop_if_cancelled()
+        seen = msgspec.structs.replace(
+            nothing,
+            tree_left=self._tree.capture(),
+            evaluation=evaluation,
+            todo_evaluation=todo_evaluation,
+            state=evaluation.state,
+            comparison=compare(known.reference, evaluation),
+        )
+        seen, links = self._guarded(journal, seen, guard, programs)
+        seen = self._confirm(seen, evaluator, environment, links)
+        self._stop_if_cancelled()
+        return seen
+
+    def _stop_if_cancelled(self) -> None:
         if self._cancelled():
             raise CancelledError(
                 "cancelled", "the run was stopped while checks ran", hint="loopx run goes on from here"
             )
-        guard = Guard(self._tree, known.contract, evaluator, self._env).judge(
+
+    def _guarded(
+        self, journal: TurnJournal, seen: Seen, guard: Guard, programs: ProgramSnapshot
+    ) -> tuple[Seen, tuple[str, ...]]:
+        """What the guard and the alarms say, and the links that lead out of the tree."""
+        known, evaluation = seen.known, seen.evaluation
+        if evaluation is None:
+            return seen, ()
+        own = seen.todo_evaluation.results if seen.todo_evaluation is not None else ()
+        renamed = tuple(msgspec.structs.replace(result, name=f"{_OWN}{result.name}") for result in own)
+        judged = guard.judge(
             known.base_tree,
-            after,
+            seen.tree_after,
+            seen.tree_left,
             known.baseline,
-            evaluation,
+            msgspec.structs.replace(evaluation, results=(*evaluation.results, *renamed)),
             known.goal.definition.boundary.write_scope,
-            known.accepted,
+            frozenset(),
+            programs_now=programs,
+            completing=seen.green and not known.others_open,
+            progressed=seen.comparison.measured_progress or seen.green,
         )
-        seen = msgspec.structs.replace(
-            nothing,
-            evaluation=evaluation,
-            todo_evaluation=todo_evaluation,
-            guard=guard,
-            comparison=compare(known.reference, evaluation),
-        )
-        return self._confirm(seen, evaluator)
+        judged = with_findings(judged, self._tree.alarms(journal.turn.turn_key, known.last_checkpoint))
+        seen = msgspec.structs.replace(seen, guard=judged.verdict)
+        if judged.verdict.undecided and not judged.verdict.refused:
+            seen = msgspec.structs.replace(seen, state=self._unknown())
+        return seen, judged.links_out
 
-    def _todo_checks(
-        self, evaluator: Evaluator, known: JudgedGoal, after: str, journal: TurnJournal
-    ) -> ContractEvaluation | None:
-        if known.todo is None:
-            return None
-        checks = msgspec.json.decode(known.todo.checks, type=tuple[Check, ...])
-        if not checks:
-            return None
-        own = Contract(checks=checks, confirm_in_snapshot=False)
-        return evaluator.in_place(after, journal.turn.turn_key, None, own)
+    def _out_of_time(self) -> bool:
+        left = self._left_ms()
+        return left is not None and left <= 0
 
-    def _confirm(self, seen: Seen, evaluator: Evaluator) -> Seen:
+    def _unknown(self) -> ChecksState:
+        """Why a further run could not be brought to its end: the session's clock, or trouble of the machine."""
+        return ChecksState.RED_STARVED if self._out_of_time() else ChecksState.NOT_EVALUABLE
+
+    def _confirm(self, seen: Seen, evaluator: Evaluator, environment: str, links: tuple[str, ...]) -> Seen:
         """Confirm a completion in a clean snapshot, where the baseline showed that a snapshot can tell."""
-        known = seen.known
-        if not seen.green or known.others_open or seen.guard.refused:
+        known, evaluation = seen.known, seen.evaluation
+        if evaluation is None or not seen.green or known.others_open or seen.guard.refused or seen.guard.undecided:
             return seen
-        if not known.contract.confirm_in_snapshot or known.baseline.not_snapshotable:
-            return msgspec.structs.replace(seen, confirmed=True)
-        try:
-            tried = evaluator.in_snapshot(seen.tree_after, known.baseline)
-        except LoopXError:
-            return seen
-        return msgspec.structs.replace(seen, in_snapshot=tried, confirmed=tried.all_green)
+        found = confirm(known.contract, known.baseline, evaluator, seen.tree_after, environment, without=links)
+        state = found.state
+        if state is ChecksState.GREEN and held_out_red(seen.guard.restored):
+            state = ChecksState.RED
+        held = ContractEvaluation(results=found.held_out, tree_hash=evaluation.tree_hash)
+        seen = msgspec.structs.replace(
+            seen,
+            evaluation=merged(known.contract, evaluation, held) if found.held_out else evaluation,
+            in_snapshot=found.in_snapshot,
+            confirmed=state is ChecksState.GREEN,
+            state=state,
+        )
+        if found.in_snapshot is not None and found.in_snapshot.state is ChecksState.RED:
+            shown = merged(known.contract, evaluation, found.in_snapshot)
+            seen = msgspec.structs.replace(seen, comparison=compare(known.reference, shown))
+        return seen
 
     def _facts(self, journal: TurnJournal, seen: Seen, host: HostReport) -> OutcomeFacts:
         known, end = seen.known, seen.word.end
-        checks = _STATE_VERDICT[seen.evaluation.state] if seen.evaluation is not None else ChecksVerdict.NOT_EVALUABLE
+        checks = _STATE_VERDICT[seen.state]
         failure = classify_loop_end(end_facts(end, checks))
         claimed = last_of(seen.claims, ClaimKind.COMPLETION) is not None
         no_change = last_of(seen.claims, ClaimKind.NO_CHANGE) is not None
@@ -160,9 +207,21 @@ class ContractJudge:
             person_asked=last_of(seen.claims, ClaimKind.QUESTION) is not None,
             failed_in_a_row=known.failure_streak,
             replan_after=known.goal.definition.breaker_threshold,
-            retry=results.host_retry(end, known.host_failure_streak, self._now_ms()),
-            window_reopens_at_ms=results.reopens_at(end, known.goal.goal_id, known.limit_streak, self._now_ms()),
+            retry=self._retry(end, known, checks),
+            window_reopens_at_ms=self._reopens(end, known, checks),
         )
+
+    def _retry(self, end: HostEnd, known: JudgedGoal, checks: ChecksVerdict) -> HostRetry | None:
+        now, streak = self._now_ms(), known.host_failure_streak
+        if checks is ChecksVerdict.NOT_EVALUABLE and end.process is ProcessEnd.CLEAN and end.handed_over:
+            return results.judge_retry(streak, now)
+        return results.host_retry(end, streak, now)
+
+    def _reopens(self, end: HostEnd, known: JudgedGoal, checks: ChecksVerdict) -> int | None:
+        now = self._now_ms()
+        told = results.reopens_at(end, known.goal.goal_id, known.limit_streak, now)
+        # The run's own clock ended the checks: the next run has a new one.
+        return now if told is None and checks is ChecksVerdict.RED_STARVED else told
 
     def _todo_accepted(self, seen: Seen, *, claimed: bool, got_worse: bool) -> bool:
         """The todo's own checks are green; or it has none, and what it claims is not contradicted by anything seen."""
@@ -178,6 +237,15 @@ class ContractJudge:
     def _no_change(self, seen: Seen) -> bool:
         accepted = judge_no_change(baseline=seen.known.baseline, tree_hash_now=seen.tree_after, current=seen.evaluation)
         return accepted.accepted
+
+
+def _todo_checks(known: JudgedGoal) -> tuple[Check, ...]:
+    return msgspec.json.decode(known.todo.checks, type=tuple[Check, ...]) if known.todo is not None else ()
+
+
+def _renamed(checks: tuple[Check, ...]) -> tuple[Check, ...]:
+    """A todo's checks beside the goal's: a todo may use a name that the goal has too."""
+    return tuple(msgspec.structs.replace(check, name=f"{_OWN}{check.name}") for check in checks)
 
 
 def end_facts(end: HostEnd, checks: ChecksVerdict) -> LoopEndFacts:

@@ -48,6 +48,12 @@ def host_retry(end: HostEnd, streak: int, now_ms: int) -> HostRetry | None:
     return HostRetry(retryable=end.retry in _RETRYABLE, attempts_left=left, not_before_ms=not_before)
 
 
+def judge_retry(streak: int, now_ms: int) -> HostRetry:
+    """The same for trouble of the machine on which checks were to be run, when the host itself ended well."""
+    left = max(0, HOST_ATTEMPTS - streak - 1)
+    return HostRetry(retryable=True, attempts_left=left, not_before_ms=now_ms + backoff_ms(streak + 1))
+
+
 def reopens_at(end: HostEnd, goal_id: str, streak: int, now_ms: int) -> int | None:
     """When an engine's limit is over: its own word plus a spread, else a guess that grows with the limits in a row.
 
@@ -69,7 +75,7 @@ def todo_ids(ids: Iterable[str]) -> tuple[TodoId, ...]:
 
 def build(seen: Seen, verdict: TurnVerdict, host: HostReport, now_ms: int) -> TurnResult:
     """The stored result of a judged turn."""
-    evaluation = seen.evaluation
+    evaluation, judged = seen.evaluation, seen.judged
     green = sum(1 for result in evaluation.results if result.verdict == "green") if evaluation else 0
     end = seen.word.end
     return TurnResult(
@@ -82,9 +88,10 @@ def build(seen: Seen, verdict: TurnVerdict, host: HostReport, now_ms: int) -> Tu
         turn_kind=verdict.turn_kind,
         tree_before=seen.tree_before,
         tree_after=seen.tree_after,
+        tree_left=seen.tree_left,
         changed=seen.changed,
         contract=contract_state(seen),
-        evaluation=msgspec.Raw(msgspec.json.encode(without_output(evaluation) if evaluation is not None else None)),
+        evaluation=msgspec.Raw(msgspec.json.encode(without_output(judged) if judged is not None else None)),
         checks_green=green,
         checks_total=len(evaluation.results) if evaluation is not None else 0,
         signatures=seen.signatures,
@@ -147,6 +154,26 @@ def _evidence(seen: Seen, host: HostReport) -> tuple[EvidenceDraft, ...]:
             body=msgspec.Raw(msgspec.json.encode(finding)),
         )
         for finding in seen.guard.findings
+    ]
+    if seen.guard.restored is not None:
+        lean = ContractEvaluation(results=tuple(_lean(result) for result in seen.guard.restored.results))
+        drafts.append(
+            EvidenceDraft(
+                kind=EvidenceKind.GUARD,
+                produced=Producer.VERIFIED,
+                name="second run",
+                verdict=lean.state,
+                body=msgspec.Raw(msgspec.json.encode(lean)),
+            )
+        )
+    drafts += [
+        EvidenceDraft(
+            kind=EvidenceKind.NOTE,
+            produced=Producer.CLAIMED,
+            name=f"claim: {claim.kind}",
+            body=msgspec.Raw(msgspec.json.encode({"text": claim.text})),
+        )
+        for claim in seen.claims
     ]
     if _degraded(seen):
         body = msgspec.json.encode({"engine": host.engine, "stderr": seen.word.stderr})

@@ -7,7 +7,7 @@ import msgspec
 from loopx.contracts.baseline import Baseline
 from loopx.contracts.compare import Comparison
 from loopx.contracts.findings import GuardVerdict
-from loopx.contracts.model import Contract, ContractEvaluation
+from loopx.contracts.model import ChecksState, Contract, ContractEvaluation, merged
 from loopx.contracts.signature import recurring
 from loopx.control_plane.goal import Goal
 from loopx.control_plane.quota.facts import ContractState
@@ -32,8 +32,9 @@ class JudgedGoal(msgspec.Struct, frozen=True, kw_only=True):
     reference: ContractEvaluation
     """The last accepted evaluation: what progress is measured against."""
     base_tree: str
-    accepted: frozenset[str]
-    """Protected paths that people changed between turns."""
+    """The tree of the goal's start, with what people changed since."""
+    last_checkpoint: str | None = None
+    """The tip of the goal's branch as LoopX left it."""
     last_signatures: tuple[str, ...]
     failure_streak: int
     host_failure_streak: int
@@ -55,10 +56,16 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     claims: tuple[Claim, ...]
     tree_before: str
     tree_after: str
+    tree_left: str
+    """The tree after the checks, which may have written into it themselves."""
     evaluation: ContractEvaluation | None
+    """The visible checks in place, and the held-out ones wherever a completion was confirmed."""
     todo_evaluation: ContractEvaluation | None
     in_snapshot: ContractEvaluation | None
     confirmed: bool
+    """A completion was confirmed: nothing stands against it."""
+    state: ChecksState
+    """The contract as far as it is known, the second run and the confirmation included."""
     guard: GuardVerdict
     comparison: Comparison
 
@@ -71,6 +78,13 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return self.evaluation is not None and self.evaluation.all_green
 
     @property
+    def judged(self) -> ContractEvaluation | None:
+        """What later progress is measured against: where the snapshot contradicts the work tree, it is right."""
+        if self.evaluation is None or self.in_snapshot is None or self.in_snapshot.all_green:
+            return self.evaluation
+        return merged(self.known.contract, self.evaluation, self.in_snapshot)
+
+    @property
     def signatures(self) -> tuple[str, ...]:
         return signatures(self.evaluation) if self.evaluation is not None else ()
 
@@ -80,9 +94,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def contract_state(seen: Seen) -> ContractState:
-    """What is known of the contract on this tree. Red in the snapshot is red."""
-    if seen.evaluation is None:
+    """What is known of the contract on this tree. Red in the snapshot is red; what was not decided is not known."""
+    if seen.evaluation is None or seen.guard.refused or seen.guard.undecided:
         return ContractState.UNKNOWN
-    if not seen.green or (seen.in_snapshot is not None and not seen.in_snapshot.all_green):
-        return ContractState.RED
-    return ContractState.GREEN if not seen.guard.refused else ContractState.UNKNOWN
+    return {ChecksState.GREEN: ContractState.GREEN, ChecksState.RED: ContractState.RED}.get(
+        seen.state, ContractState.UNKNOWN
+    )

@@ -7,11 +7,14 @@ nothing. It judges nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
+from loopx.contracts.findings import Finding
 from loopx.control_plane.errors import ConflictError, NotFoundError, UsageError
 from loopx.control_plane.ids import EffectRef, GoalId
 from loopx.control_plane.turn_driver.journal import RestoreOrder, TurnJournal
+from loopx.runtime import alarms, second_run
 from loopx.store.store import Store
 from loopx.workspace import checkpoint, restore, tree
 from loopx.workspace import identity as tree_identity
@@ -40,11 +43,31 @@ class WorkTree:
         if self._repository is None:
             os.makedirs(self._state_dir, mode=0o700, exist_ok=True)
             self._repository = open_repository(Path(self._root), Path(self._state_dir))
+            # A process that was killed in the middle of a second run left the start's files in the place of the work.
+            second_run.heal(self._repository)
         return self._repository
 
     def capture(self) -> str:
         """The hash of the whole tree as it is now."""
         return tree.capture_repository(self.repository).tree_hash
+
+    def remember_user(self, turn_key: str) -> None:
+        """Keep how the user's HEAD, branch, index and git rules are as this turn begins."""
+        alarms.remember(self.repository, turn_key)
+
+    def forget_user(self, turn_key: str) -> None:
+        """The turn is over."""
+        alarms.forget(self.repository, turn_key)
+
+    def alarms(self, turn_key: str, last_checkpoint: str | None) -> tuple[Finding, ...]:
+        """What of the user's repository and of the goal's branch was moved by somebody else while the turn ran."""
+        tip = checkpoint.tip(self.repository, self._goal_id)
+        moves = alarms.user_moves(self.repository, turn_key)
+        return (*moves, *alarms.goal_branch(last_checkpoint, tip))
+
+    def with_accepted(self, base_tree: str, accepted: Mapping[str, str | None]) -> str:
+        """The tree of the goal's start with what people changed since, by path; None: they deleted it."""
+        return tree.overlaid(self.repository, base_tree, accepted) if accepted else base_tree
 
     def require_usable(self) -> None:
         """Raises UsageError (`tree_in_progress`) in the middle of a merge, rebase, cherry-pick or bisect."""
@@ -75,11 +98,11 @@ class WorkTree:
         if result is None or result.tree_after is None:
             return None
         found = checkpoint.find_checkpoint(self.repository, self._goal_id, effect_ref)
-        if found is not None:
+        if found is not None and found.tree_hash == result.tree_after:
             return found.sha
         parent = checkpoint.tip(self.repository, self._goal_id)
         before = self._parent_tree(parent)
-        if result.tree_after == before:
+        if result.tree_after == before and found is None:
             return None
         subject = f"{result.kind}: {result.message or result.reason}".replace("\n", " ")[:SUBJECT_CHARS]
         return checkpoint.commit_checkpoint(

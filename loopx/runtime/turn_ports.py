@@ -42,7 +42,6 @@ from loopx.store import gates as gate_rows
 from loopx.store.codec import load
 from loopx.store.connection import Tx
 from loopx.store.store import Store
-from loopx.workspace import difference
 
 MCP_ENGINES = frozenset({"codex", "claude"})
 _REPLAN_BYTES = 64 * 1024
@@ -132,7 +131,7 @@ class TurnWiring:
                 None if token is not None else lambda: self._setup(turn, self._new_token(turn)),
             ),
             judge=ContractJudge(
-                self._known, tree, self._evaluator(turn), self._env, self._store.now_ms, self._stopping
+                self._known, tree, self._evaluator(turn), self._env, self._store.now_ms, self._stopping, self._left_ms
             ),
             tree=tree,
             schedule=GoalSchedule(self._store),
@@ -268,8 +267,8 @@ class TurnWiring:
             others_open=bool(others),
             baseline=baseline,
             reference=reference,
-            base_tree=str(row["base_tree"]),
-            accepted=self._still_accepted(accepted, str(row["base_tree"])),
+            base_tree=self._work.tree.with_accepted(str(row["base_tree"]), accepted),
+            last_checkpoint=row["last_checkpoint"],
             last_signatures=last.signatures if last is not None else (),
             failure_streak=row["failure_streak"],
             host_failure_streak=row["host_failure_streak"],
@@ -279,14 +278,6 @@ class TurnWiring:
             delta=delta,
             existing_successors=successors,
         )
-
-    def _still_accepted(self, accepted: dict[str, str | None], base_tree: str) -> frozenset[str]:
-        """The accepted paths whose content is still what was accepted."""
-        if not accepted:
-            return frozenset()
-        tree = self._work.tree
-        now = {change.path: change.new_blob for change in difference.diff(tree.repository, base_tree, tree.capture())}
-        return frozenset(path for path, blob in accepted.items() if now.get(path) == blob)
 
     def _delta(self, tx: Tx, turn: Turn) -> ReplanDelta | None:
         """The replan that the agent wrote, if it is well formed and names only todos of this goal."""

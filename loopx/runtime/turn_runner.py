@@ -215,6 +215,7 @@ class TurnRunner:
             choice=choice,
         )
         accepted = self._accept_outside_changes(work, tree_before)
+        work.tree.remember_user(request.turn_key)
         with self._store.write() as tx:
             if accepted is not None:
                 tx.run("goals.set_accepted", goal_id=work.goal_id, accepted=dump(accepted))
@@ -227,7 +228,9 @@ class TurnRunner:
         with self._store.read() as tx:
             last = turns.last_of_goal(tx, work.goal_id)
             row = goals.row_of(tx, work.goal_id)
-        before = last.result.tree_after if last is not None and last.result is not None else row["contract_tree"]
+        before = row["contract_tree"]
+        if last is not None and last.result is not None:
+            before = last.result.tree_left or last.result.tree_after
         if before is None or before == tree_now:
             return None
         restored = set(last.result.restore.paths) if last and last.result and last.result.restore else set()
@@ -300,6 +303,8 @@ class TurnRunner:
                 ports = wiring.ports(journal, token, lambda: keeper.lost)
                 ended = TurnExecutor(ports, self._boundaries).run(journal, fence)
             closed = ended.turn.state is TurnState.CLOSED
+            if closed:
+                work.tree.forget_user(turn.turn_key)
             return ended
         finally:
             if not closed:

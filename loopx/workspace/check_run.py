@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -282,30 +282,41 @@ def _evaluate_each(
     cache: EvaluationCache | None,
     observe: Observer | None,
 ) -> list[CheckResult]:
+    """Results in the checks' order. The cache is asked and filled by the calling thread only."""
+    found: dict[str, CheckResult] = {}
+    to_run: list[Check] = []
+    for check in checks:
+        inputs = inputs_of(check, here, captures.get(check.against or ""))
+        known = cache.get(inputs) if cache is not None and inputs is not None else None
+        if known is None:
+            to_run.append(check)
+            continue
+        found[check.name] = msgspec.structs.replace(known, cached=True)
+        if observe is not None:
+            observe(check.name, found[check.name])
+
     def one(check: Check) -> CheckResult:
-        return _evaluate_one(check, here, captures.get(check.against or ""), cache, observe)
-
-    if workers <= 1 or len(checks) <= 1:
-        return [one(check) for check in checks]
-    with concurrent.futures.ThreadPoolExecutor(max_workers=min(workers, len(checks))) as pool:
-        return list(pool.map(one, checks))
-
-
-def _evaluate_one(
-    check: Check, here: Session, capture: Capture | None, cache: EvaluationCache | None, observe: Observer | None
-) -> CheckResult:
-    inputs = inputs_of(check, here, capture)
-    if cache is not None and inputs is not None and (known := cache.get(inputs)) is not None:
-        result = msgspec.structs.replace(known, cached=True)
-    else:
         if observe is not None:
             observe(check.name, None)
-        result = run_with_retries(check, here, capture)
+        result = run_with_retries(check, here, captures.get(check.against or ""))
+        if observe is not None:
+            observe(check.name, result)
+        return result
+
+    for check, result in zip(to_run, _run_each(to_run, workers, one), strict=True):
+        found[check.name] = result
+        inputs = inputs_of(check, here, captures.get(check.against or ""))
         if cache is not None and inputs is not None and result.verdict in _REUSABLE:
             cache.put(inputs, result)
-    if observe is not None:
-        observe(check.name, result)
-    return result
+    return [found[check.name] for check in checks]
+
+
+def _run_each(checks: list[Check], workers: int, one: Callable[[Check], CheckResult]) -> Iterator[CheckResult]:
+    if workers <= 1 or len(checks) <= 1:
+        yield from map(one, checks)
+        return
+    with concurrent.futures.ThreadPoolExecutor(max_workers=min(workers, len(checks))) as pool:
+        yield from pool.map(one, checks)
 
 
 def find_program(program: str, cwd: str | Path, env: Mapping[str, str]) -> ProgramState:

@@ -33,8 +33,10 @@ _REMOTE_FILE_SYSTEMS = frozenset(
 
 
 _RULE_SETTINGS = re.compile(
-    rb"filter\.|core\.(autocrlf|eol|attributesfile|excludesfile|worktree|bare|filemode|symlinks|sparsecheckout)\n"
+    rb"core\.(autocrlf|eol|excludesfile|worktree|bare|filemode|symlinks|sparsecheckout|hookspath|fsmonitor)\n"
 )
+_FILTER_SETTINGS = re.compile(rb"filter\.|core\.attributesfile\n")
+_LARGE_FILES = re.compile(rb"filter\.lfs\.(?:clean\ngit-lfs clean|smudge\ngit-lfs smudge|process\ngit-lfs |required\n)")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -51,9 +53,10 @@ class InProgress(enum.StrEnum):
 class WorkTreeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One look at a work tree. `index_digest` covers what the index means, so `git status` does not change it.
 
-    `rules_digest` covers the settings outside the tree that decide how files become git objects: content filters,
-    line ends, and ignore and attribute rules kept in the git directory. Whoever edits those can make a tree say
-    something else than the files do. `local_filesystem` is None where it could not be told.
+    `rules_digest` covers the settings outside the tree that decide what git sees and runs: line ends, ignore rules and
+    hooks kept in the git directory. `filters_digest` covers content filters and the attributes outside the tree which
+    assign them: whoever edits those can make a tree say something else than the files do (the well-known filter for
+    large files is left out). `local_filesystem` is None where it could not be told.
     """
 
     kind: Kind
@@ -63,6 +66,7 @@ class WorkTreeStatus(msgspec.Struct, frozen=True, kw_only=True):
     branch: str | None
     index_digest: str | None
     rules_digest: str | None
+    filters_digest: str | None
     in_progress: InProgress | None
     unborn: bool
     bare: bool
@@ -78,6 +82,7 @@ class UserMove(enum.StrEnum):
     HEAD = "head"
     INDEX = "index"
     RULES = "rules"
+    FILTERS = "filters"
 
 
 def inspect(root: Path) -> WorkTreeStatus:
@@ -98,6 +103,7 @@ def inspect(root: Path) -> WorkTreeStatus:
             branch=None,
             index_digest=None,
             rules_digest=None,
+            filters_digest=None,
             in_progress=None,
             unborn=False,
             bare=bare,
@@ -114,7 +120,8 @@ def inspect(root: Path) -> WorkTreeStatus:
         head=head.line if head.status == 0 else None,
         branch=branch.line.removeprefix("refs/heads/") if branch.status == 0 else None,
         index_digest=_index_digest(toplevel),
-        rules_digest=_rules_digest(toplevel, common_dir),
+        rules_digest=_rules_digest(toplevel, common_dir, _RULE_SETTINGS, ("exclude",), hooks=True),
+        filters_digest=_rules_digest(toplevel, common_dir, _FILTER_SETTINGS, ("attributes",), hooks=False),
         in_progress=_in_progress(git_dir),
         unborn=head.status != 0,
         bare=False,
@@ -136,6 +143,8 @@ def head_moved(before: WorkTreeStatus, after: WorkTreeStatus) -> tuple[UserMove,
         moves.append(UserMove.INDEX)
     if before.rules_digest != after.rules_digest:
         moves.append(UserMove.RULES)
+    if before.filters_digest != after.filters_digest:
+        moves.append(UserMove.FILTERS)
     return tuple(moves)
 
 
@@ -184,14 +193,18 @@ def _index_digest(toplevel: Path) -> str:
     return hashlib.sha256(listed).hexdigest()
 
 
-def _rules_digest(toplevel: Path, common_dir: Path) -> str:
+def _rules_digest(
+    toplevel: Path, common_dir: Path, pattern: re.Pattern[bytes], names: tuple[str, ...], *, hooks: bool
+) -> str:
     found = hashlib.sha256()
     settings = git.run(["config", "--list", "-z", "--includes"], cwd=toplevel).items
-    for setting in sorted(item for item in settings if _RULE_SETTINGS.match(item)):
+    for setting in sorted(item for item in settings if pattern.match(item) and not _LARGE_FILES.match(item)):
         found.update(setting + b"\0")
-    for name in ("exclude", "attributes"):
-        place = common_dir / "info" / name
-        found.update(b"\0" + (place.read_bytes() if place.is_file() else b""))
+    places = [common_dir / "info" / name for name in names]
+    if hooks and (common_dir / "hooks").is_dir():
+        places += sorted(path for path in (common_dir / "hooks").iterdir() if path.suffix != ".sample")
+    for place in places:
+        found.update(os.fsencode(place.name) + b"\0" + (place.read_bytes() if place.is_file() else b""))
     return found.hexdigest()
 
 

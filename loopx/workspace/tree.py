@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -104,6 +104,31 @@ def read_file(repo: Repository, tree_hash: str, path: str) -> bytes:
         require_tree(repo, tree_hash)
         raise NotFoundError("path_not_in_tree", f"{path!r} is not a file of tree {tree_hash[:12]}", data={"path": path})
     return found.stdout
+
+
+def overlaid(repo: Repository, tree_hash: str, blobs: Mapping[str, str | None]) -> str:
+    """The tree with other contents at these paths (None: without them); new files are plain ones.
+
+    Raises `NotFoundError` (`tree_missing`).
+    """
+    require_tree(repo, tree_hash)
+    modes = {entry.path: entry.mode for entry in list_paths(repo, tree_hash)}
+    gone = [os.fsencode(path) for path, blob in blobs.items() if blob is None]
+    lines = [
+        f"{modes.get(path, '100644')} {blob}\t".encode() + os.fsencode(path)
+        for path, blob in blobs.items()
+        if blob is not None
+    ]
+    index = repo.scratch("overlay")
+    try:
+        with writing_state(repo.state_dir):
+            index.parent.mkdir(exist_ok=True)
+        repo.git("read-tree", tree_hash, index=index)
+        repo.git("update-index", "-z", "--force-remove", "--stdin", stdin=_lines(gone), index=index)
+        repo.git("update-index", "--add", "--replace", "-z", "--index-info", stdin=_lines(lines), index=index)
+        return repo.git("write-tree", index=index).line
+    finally:
+        index.unlink(missing_ok=True)
 
 
 def require_tree(repo: Repository, tree_hash: str) -> None:

@@ -100,8 +100,17 @@ def test_moves_of_the_users_side_are_told_apart(tmp_path: Path) -> None:
     assert UserMove.REPOSITORY in identity.head_moved(start, identity.inspect(root))
 
 
-@pytest.mark.parametrize("rule", ["filter", "eol", "exclude", "attributes"])
-def test_settings_that_decide_what_a_tree_says_are_watched(tmp_path: Path, rule: str) -> None:
+@pytest.mark.parametrize(
+    ("rule", "move"),
+    [
+        ("filter", UserMove.FILTERS),
+        ("eol", UserMove.RULES),
+        ("hooks", UserMove.RULES),
+        ("exclude", UserMove.RULES),
+        ("attributes", UserMove.FILTERS),
+    ],
+)
+def test_settings_that_decide_what_a_tree_says_are_watched(tmp_path: Path, rule: str, move: UserMove) -> None:
     root = new_repository(tmp_path / "p")
     start = identity.inspect(root)
     git(root, "config", "user.email", "someone@example.org")
@@ -109,8 +118,18 @@ def test_settings_that_decide_what_a_tree_says_are_watched(tmp_path: Path, rule:
     if rule in ("exclude", "attributes"):
         write(root / ".git/info", {rule: "*.py -text\n"})
     else:
-        git(root, "config", {"filter": "filter.x.clean", "eol": "core.eol"}[rule], "crlf")
-    assert identity.head_moved(start, identity.inspect(root)) == (UserMove.RULES,)
+        git(root, "config", {"filter": "filter.x.clean", "eol": "core.eol", "hooks": "core.hooksPath"}[rule], "crlf")
+    assert identity.head_moved(start, identity.inspect(root)) == (move,)
+
+
+def test_the_usual_filter_for_large_files_is_no_alarm(tmp_path: Path) -> None:
+    root = new_repository(tmp_path / "p")
+    start = identity.inspect(root)
+    for name, value in (("clean", "git-lfs clean -- %f"), ("smudge", "git-lfs smudge -- %f"), ("required", "true")):
+        git(root, "config", f"filter.lfs.{name}", value)
+    assert identity.head_moved(start, identity.inspect(root)) == ()
+    git(root, "config", "filter.lfs.clean", "sed s/1/2/")
+    assert identity.head_moved(start, identity.inspect(root)) == (UserMove.FILTERS,)
 
 
 def test_file_systems_are_told_by_the_mount_table(tmp_path: Path) -> None:

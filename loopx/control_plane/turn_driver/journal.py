@@ -157,6 +157,8 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     turn_kind: DeliveryTurnKind | None = None
     tree_before: str | None = None
     tree_after: str | None = None
+    tree_left: str | None = None
+    """The tree once the checks had run: they may have written into it themselves."""
     changed: bool = False
     contract: ContractState = ContractState.UNKNOWN
     evaluation: msgspec.Raw = msgspec.Raw(b"null")

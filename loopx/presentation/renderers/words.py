@@ -171,6 +171,15 @@ FINDINGS: Final[Mapping[str, str]] = {
     "check_definition_changed": "a check's definition changed",
     "clock_or_network_faked": "clock or network faked",
     "report_lost": "the test report is gone",
+    "runner_disarmed": "the test runner can fail no more",
+    "checks_rewritten": "a check's code was changed while it ran",
+    "link_out_of_tree": "a link leads out of the tree",
+    "git_rules_changed": "git's own rules changed",
+    "user_head_moved": "your HEAD moved",
+    "user_branch_moved": "another branch is checked out",
+    "user_index_moved": "your index changed",
+    "goal_branch_moved": "somebody moved the goal's branch",
+    "second_run_incomplete": "the run without these changes did not finish",
     "host_degraded": "the engine did nothing twice in a row",
 }
 PHASES: Final[Mapping[str, str]] = {
