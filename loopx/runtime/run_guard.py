@@ -31,8 +31,9 @@ def only_run(store: Store, goal_id: str, agent_id: AgentId, owner: str) -> Itera
     Raises ConflictError (`goal_running`) that names the process which runs it.
     """
     name = resource(goal_id, agent_id)
+    dead = _dead_holder(store, name)
     with store.write() as tx:
-        epoch = _acquire(tx, goal_id, name, owner, store.now_ms())
+        epoch = _acquire(tx, goal_id, name, owner, dead, store.now_ms())
     try:
         with LeaseKeeper(store.path, store.clock, Fence(resource=name, epoch=epoch), None):
             yield
@@ -41,9 +42,14 @@ def only_run(store: Store, goal_id: str, agent_id: AgentId, owner: str) -> Itera
             leases.release(tx, name, epoch)
 
 
-def _acquire(tx: Tx, goal_id: str, name: str, owner: str, now_ms: int) -> Epoch:
-    held = leases.get(tx, name)
-    dead = held.owner if held is not None and owners.is_dead(held.owner) else None
+def _dead_holder(store: Store, name: str) -> str | None:
+    """Asked before the write transaction: looking at processes inside one would keep every writer waiting."""
+    with store.read() as tx:
+        held = leases.get(tx, name)
+    return held.owner if held is not None and owners.is_dead(held.owner) else None
+
+
+def _acquire(tx: Tx, goal_id: str, name: str, owner: str, dead: str | None, now_ms: int) -> Epoch:
     try:
         return leases.acquire(tx, name, owner, TURN_LEASE_MS, now_ms, dead_owner=dead)
     except ConflictError as error:

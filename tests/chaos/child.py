@@ -13,7 +13,7 @@ from loopx.control_plane.turn_driver.transaction import PHASES
 from loopx.runtime.goal_runner import GoalRunner, RunOptions, StopSignal
 from loopx.runtime.progress import PhaseDone, ProgressEvent
 from loopx.testing import Sandbox, faults
-from tests.chaos import mutants, racing
+from tests.chaos import audit, mutants, racing
 
 DIED = 77
 """The exit code of a child that ended itself as ordered."""
@@ -39,6 +39,7 @@ def main(order: dict[str, Any]) -> int:
             if name.startswith("loopx.") and hasattr(module, "TURN_LEASE_MS"):
                 module.TURN_LEASE_MS = order["lease_ms"]
     counter = faults.install(order.get("point"), order.get("side", "before"), DIED) if "points" in order else None
+    watch = audit.Audit() if "audit" in order else None
     sandbox = Sandbox(order["folder"])
     try:
         code = _run(sandbox, order)
@@ -47,6 +48,10 @@ def main(order: dict[str, Any]) -> int:
             file.write(f"{error.code}: {error.message}\n")
         code = FAILED
     sandbox.close()
+    if watch is not None:
+        watch.stop()
+        with open(order["audit"], "w", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in (watch.transactions, *watch.found)))
     if counter is not None:
         counter.stop()
         with open(order["points"], "w", encoding="utf-8") as file:
