@@ -24,7 +24,7 @@ from loopx.control_plane.quota.turn_envelope import (
     envelope_from_decision,
 )
 from loopx.control_plane.turn_driver import recovery
-from loopx.control_plane.turn_driver.driver import LoopXTurnRoute
+from loopx.control_plane.turn_driver.driver import REPLAN_ACTIONS, LoopXTurnRoute
 from loopx.control_plane.turn_driver.executor import TurnExecutor
 from loopx.control_plane.turn_driver.journal import EngineChoice, Fence, Turn, TurnJournal, TurnPurpose, TurnState
 from loopx.control_plane.turn_driver.loop_controller import (
@@ -157,7 +157,9 @@ class TurnRunner:
         """The selected todo's last turn, until its obligation is discharged (contracts, section 6)."""
         selected = decision.selected_todo
         last = turns.last_of_todo(tx, selected.todo_id) if selected is not None else None
-        return None if last is None or _is_discharged(last, facts) else last
+        if last is None or _is_discharged(last, facts):
+            return None
+        return None if _replan_comes_first(decision, last) else last
 
     def _frontier(self, tx: Tx, facts: GoalFacts) -> frontier.FrontierCounts:
         row = goals.row_of(tx, self._goal_id)
@@ -345,6 +347,18 @@ def _route(plan: TurnPlan) -> LoopXTurnRoute:
 
 
 _WAITING_KINDS = frozenset({LoopXTurnResultKind.WAIT, LoopXTurnResultKind.HOST_FAILURE})
+
+
+_REPAIRED_KINDS = frozenset({LoopXTurnResultKind.VALIDATION_FAILED, LoopXTurnResultKind.REPAIR_REQUIRED})
+
+
+def _replan_comes_first(decision: decisions.QuotaDecision, last: Turn) -> bool:
+    """Whether a replan is due and the last turn only asks for another repair of its own todo.
+
+    The replan's subject is the goal's frontier, not that todo: handing the receipt in would repair for ever, because
+    each failed repair asks for the next one.
+    """
+    return decision.effective_action in REPLAN_ACTIONS and last.result_kind in _REPAIRED_KINDS
 
 
 def _is_discharged(turn: Turn, facts: GoalFacts) -> bool:
