@@ -14,21 +14,31 @@ from loopx.store.store import Store
 
 
 def close_terminal_goal(
-    store: Store, work: GoalWork, env: dict[str, str], observer: Observer, cancelled: Callable[[], bool]
+    store: Store,
+    work: GoalWork,
+    env: dict[str, str],
+    observer: Observer,
+    cancelled: Callable[[], bool],
+    seen: int,
 ) -> bool:
-    """Close the goal; False when a fresh look at the tree shows that its contract is not green after all."""
+    """Close the goal, whose history was seen up to the event `seen` when its frontier was found terminal.
+
+    False when something happened since, or when a fresh look at the tree shows that its contract is not green after
+    all: then the loop decides again.
+    """
     tree_hash = work.tree.capture()
     with store.read() as tx:
         row = goals.row_of(tx, work.goal_id)
-    if row["contract_tree"] != tree_hash and not _still_green(store, work, env, observer, cancelled, tree_hash):
+    if row["contract_tree"] != tree_hash and not _still_green(store, work, env, observer, cancelled, tree_hash, seen):
         return False
     now = store.now_ms()
     with store.write() as tx:
-        if tx.run("goals.close", goal_id=work.goal_id, now_ms=now) == 1:
-            tx.run("todos.close_all", goal_id=work.goal_id, now_ms=now)
-            schedules.close(tx, work.goal_id, now)
-            events.append(tx, work.goal_id, "goal_completed", now, {"by": "loopx", "reason": "frontier_terminal"})
-            outbox.notify(tx, work.goal_id, f"{work.goal_id}:terminal:{now}", "goal_completed", {}, now)
+        if tx.run("goals.close_seen", goal_id=work.goal_id, seen=seen, now_ms=now) != 1:
+            return False
+        tx.run("todos.close_all", goal_id=work.goal_id, now_ms=now)
+        schedules.close(tx, work.goal_id, now)
+        events.append(tx, work.goal_id, "goal_completed", now, {"by": "loopx", "reason": "frontier_terminal"})
+        outbox.notify(tx, work.goal_id, f"{work.goal_id}:terminal:{now}", "goal_completed", {}, now)
     return True
 
 
@@ -39,14 +49,16 @@ def _still_green(
     observer: Observer,
     cancelled: Callable[[], bool],
     tree_hash: str,
+    seen: int,
 ) -> bool:
     baseline = goal_work.baseline_of(store, work.goal_id)
     evaluator = Evaluator(store, work.tree, work.contract, env, observer, work.goal_id, "", lambda: None, cancelled)
     evaluation = evaluator.in_place(tree_hash, "", baseline)
     with store.write() as tx:
         tx.run(
-            "goals.set_contract",
+            "goals.set_contract_seen",
             goal_id=work.goal_id,
+            seen=seen,
             contract_state=ContractState.GREEN if evaluation.all_green else ContractState.RED,
             contract_tree=tree_hash,
         )

@@ -406,7 +406,7 @@ class GoalRunner:
 
     def _terminal(self, plan: TurnPlan) -> _End | None:
         if plan.facts.state not in CLOSED_GOAL_STATES and not close_terminal_goal(
-            self._store, self._runner.work(), self._env, self._observer, self._must_stop
+            self._store, self._runner.work(), self._env, self._observer, self._must_stop, plan.event_seq
         ):
             return None
         return _End(disposition=LoopDisposition.TERMINAL, exit_code=0, reason="terminal")

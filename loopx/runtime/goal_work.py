@@ -9,7 +9,7 @@ import msgspec
 
 from loopx.contracts.baseline import Baseline
 from loopx.contracts.model import Contract, ContractEvaluation
-from loopx.control_plane.errors import CancelledError, UsageError
+from loopx.control_plane.errors import CancelledError, ConflictError, UsageError
 from loopx.control_plane.goal import Goal, TreeMode
 from loopx.control_plane.ids import GoalId
 from loopx.control_plane.quota.facts import ContractState
@@ -104,7 +104,8 @@ def take_baseline(
 ) -> Baseline:
     """Evaluate the contract on the untouched tree and store it; the stored one where there is one.
 
-    Raises UsageError (`check_program_missing`) naming the program and the fix, before anything was paid for.
+    Raises UsageError (`check_program_missing`) naming the program and the fix, before anything was paid for, and
+    ConflictError (`stale_revision`) when the goal was edited meanwhile.
     """
     known = baseline_of(store, work.goal_id)
     if known is not None:
@@ -120,7 +121,8 @@ def take_baseline(
     baseline = evaluator.baseline(tree_hash)
     if cancelled():
         raise CancelledError("cancelled", "stopped during the baseline", hint=f"loopx run {work.goal_id}")
-    _store(store, work.goal_id, baseline, base_tree, tree_hash)
+    if not _store(store, work.goal, baseline, base_tree, tree_hash):
+        return _of_another(store, work)
     observer(
         BaselineTaken(
             goal_id=work.goal_id,
@@ -130,6 +132,20 @@ def take_baseline(
         )
     )
     return baseline
+
+
+def _of_another(store: Store, work: GoalWork) -> Baseline:
+    """The baseline that another run stored first; this one must not replace it, however late it comes."""
+    stored = baseline_of(store, work.goal_id)
+    with store.read() as tx:
+        revision = goals.row_of(tx, work.goal_id)["revision"]
+    if stored is None or revision != work.goal.revision:
+        raise ConflictError(
+            "stale_revision",
+            f"goal {work.goal_id} was edited while its baseline was taken",
+            hint=f"loopx run {work.goal_id}",
+        )
+    return stored
 
 
 def _quiet(observer: Observer) -> Observer:
@@ -149,13 +165,16 @@ def _require_programs(work: GoalWork, env: dict[str, str]) -> None:
         )
 
 
-def _store(store: Store, goal_id: GoalId, baseline: Baseline, base_tree: str, tree_hash: str) -> None:
+def _store(store: Store, goal: Goal, baseline: Baseline, base_tree: str, tree_hash: str) -> bool:
+    """Whether it was stored: there was none yet, and the goal is still as it was evaluated."""
+    goal_id = goal.goal_id
     lean = msgspec.structs.replace(baseline, evaluation=without_output(baseline.evaluation))
     now = store.now_ms()
     with store.write() as tx:
-        tx.run(
+        stored = tx.run(
             "goals.set_baseline",
             goal_id=goal_id,
+            revision=goal.revision,
             baseline=dump(lean),
             evaluation=dump(lean.evaluation),
             base_tree=base_tree,
@@ -163,6 +182,8 @@ def _store(store: Store, goal_id: GoalId, baseline: Baseline, base_tree: str, tr
             contract_tree=tree_hash,
             now_ms=now,
         )
+        if stored != 1:
+            return False
         for result in baseline.evaluation.results:
             draft = EvidenceDraft(
                 kind=EvidenceKind.CHECK,
@@ -180,3 +201,4 @@ def _store(store: Store, goal_id: GoalId, baseline: Baseline, base_tree: str, tr
             "not_snapshotable": baseline.not_snapshotable,
         }
         events.append(tx, goal_id, "baseline_taken", now, body)
+    return True

@@ -70,6 +70,8 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     predecessor: TurnKey | None
     outcome: LoopDecision | LoopRefusal
     frontier_terminal: bool
+    event_seq: int
+    """How much of the goal's history was seen: what acts on this plan alone must find no later event."""
 
     @property
     def disposition(self) -> LoopDisposition | None:
@@ -134,6 +136,7 @@ class TurnRunner:
             )
             last = self._last_turn(tx, decision, facts)
             terminal = frontier.prove(self._frontier(tx, facts)).terminal
+            seen = int(goals.row_of(tx, self._goal_id)["event_seq"])
         receipt = None if last is None else ValidatedTurnReceipt.from_execution(receipt_of(last))
         outcome = decide_loop_disposition(
             DispositionInputs(
@@ -151,6 +154,7 @@ class TurnRunner:
             predecessor=last.turn_key if last is not None else None,
             outcome=outcome,
             frontier_terminal=terminal,
+            event_seq=seen,
         )
 
     def _last_turn(self, tx: Tx, decision: decisions.QuotaDecision, facts: GoalFacts) -> Turn | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from typing import Any
@@ -10,6 +11,8 @@ from loopx.control_plane.errors import LoopXError
 from loopx.control_plane.turn_driver.journal import TurnJournal
 from loopx.control_plane.turn_driver.settlement import DEFAULT_BOUNDARIES
 from loopx.control_plane.turn_driver.transaction import PHASES
+from loopx.hosts import spool, supervise
+from loopx.runtime import space, turn_ports
 from loopx.runtime.goal_runner import GoalRunner, RunOptions, StopSignal
 from loopx.runtime.progress import PhaseDone, ProgressEvent
 from loopx.testing import Sandbox, faults
@@ -38,6 +41,7 @@ def main(order: dict[str, Any]) -> int:
         for name, module in list(sys.modules.items()):
             if name.startswith("loopx.") and hasattr(module, "TURN_LEASE_MS"):
                 module.TURN_LEASE_MS = order["lease_ms"]
+    _limit(order)
     counter = faults.install(order.get("point"), order.get("side", "before"), DIED) if "points" in order else None
     watch = audit.Audit() if "audit" in order else None
     sandbox = Sandbox(order["folder"])
@@ -57,6 +61,18 @@ def main(order: dict[str, Any]) -> int:
         with open(order["points"], "w", encoding="utf-8") as file:
             file.write("".join(f"{label}\n" for label in counter.labels))
     return code
+
+
+def _limit(order: dict[str, Any]) -> None:
+    """Smaller limits of the keeper's, so that a test need not fill a real disk or wait for a real grace."""
+    named = {"floor_bytes": "disk_floor_bytes", "check_s": "check_s"}
+    limits = {field: order[name] for name, field in named.items() if name in order}
+    if "floor_bytes" in order:
+        space.FLOOR_BYTES = order["floor_bytes"]
+    if limits:
+        supervise.start = functools.partial(supervise.start, limits=spool.Limits(**limits))
+    if "grace_s" in order:
+        turn_ports.Deadlines = functools.partial(turn_ports.Deadlines, grace_s=order["grace_s"])
 
 
 def _run(sandbox: Sandbox, order: dict[str, Any]) -> int:

@@ -80,9 +80,20 @@ SELECT MIN(due_at_ms) FROM goals WHERE state = 'active' AND due_at_ms > :now_ms;
 SELECT MIN(due_at_ms) FROM goals INDEXED BY goals_due WHERE state = 'active' AND due_at_ms IS NOT NULL;
 
 -- name: set_baseline
+-- The baseline of the contract that was evaluated, once: not after another run's, and not after an edit.
 UPDATE goals SET baseline = :baseline, evaluation = :evaluation, base_tree = COALESCE(base_tree, :base_tree), contract_state = :contract_state,
   contract_tree = :contract_tree, updated_at_ms = :now_ms
-WHERE goal_id = :goal_id;
+WHERE goal_id = :goal_id AND revision = :revision AND baseline IS NULL;
+
+-- name: set_contract_seen
+-- What a look at the tree found, if nothing has happened to the goal since.
+UPDATE goals SET contract_state = :contract_state, contract_tree = :contract_tree
+WHERE goal_id = :goal_id AND event_seq = :seen;
+
+-- name: close_seen
+-- Close a goal whose whole history was seen.
+UPDATE goals SET state = 'completed', due_at_ms = NULL, updated_at_ms = :now_ms
+WHERE goal_id = :goal_id AND event_seq = :seen AND state IN ('active', 'paused', 'stopped');
 
 -- name: set_contract
 UPDATE goals SET contract_state = :contract_state, contract_tree = :contract_tree WHERE goal_id = :goal_id;
