@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 
 from loopx.control_plane.ports import Clock
@@ -11,6 +12,7 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _TIME_DIGITS = 9
 _RANDOM_DIGITS = 5
 _GATE_DIGITS = 6
+_HALF = 1 << (5 * _RANDOM_DIGITS - 1)
 
 
 class SystemClock:
@@ -36,13 +38,25 @@ def _bits(count: int) -> int:
 
 
 class SystemIds:
-    """Random ids that sort by the instant at which they were made. Gate ids are short: people type them."""
+    """Random ids that sort in the order in which this process made them, and by their instant between processes.
+
+    Gate ids are short and only random: people type them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last_ms = 0
+        self._suffix = 0
 
     def new(self, prefix: str) -> str:
         if prefix == "g":
             return f"g{_digits(_bits(5 * _GATE_DIGITS), _GATE_DIGITS)}"
-        now = time.time_ns() // 1_000_000
-        return f"{prefix}{_digits(now, _TIME_DIGITS)}{_digits(_bits(5 * _RANDOM_DIGITS), _RANDOM_DIGITS)}"
+        with self._lock:
+            now = max(time.time_ns() // 1_000_000, self._last_ms)
+            # Half the space is left above a random start, so that a burst within one instant never wraps around.
+            self._suffix = self._suffix + 1 if now == self._last_ms else _bits(5 * _RANDOM_DIGITS) % _HALF
+            self._last_ms = now
+            return f"{prefix}{_digits(now, _TIME_DIGITS)}{_digits(self._suffix, _RANDOM_DIGITS)}"
 
     def secret(self) -> str:
         return os.urandom(24).hex()

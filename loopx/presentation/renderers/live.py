@@ -61,7 +61,7 @@ class LiveView:
         self._lock = threading.RLock()
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
-        self._drawn = False
+        self._drawn = ""
         self._broken = False
         self._engine = ""
         self._turn: TurnOpened | None = None
@@ -206,16 +206,18 @@ class LiveView:
             return
         line = self._line()
         width = max(20, shutil.get_terminal_size().columns - 1)
+        if line and line == self._drawn:
+            return
         if line:
             self._write(f"\r\033[2K{self._paint.dim(Paint.cut(line, width))}")
-            self._drawn = True
+            self._drawn = line
         else:
             self._wipe()
 
     def _wipe(self) -> None:
         if self._drawn:
             self._write("\r\033[2K")
-            self._drawn = False
+            self._drawn = ""
 
     def _print(self, lines: list[str]) -> None:
         self._wipe()
