@@ -40,6 +40,17 @@ def a_desk_with_history(desk: Desk) -> None:
     desk.loopx("schedule", "set", "second", "--every", "6h")
 
 
+def a_small_history(desk: Desk) -> None:
+    """The same without a turn: two goals, a spend and its void."""
+    desk.goal("first")
+    desk.goal("second")
+    with desk.session() as session, session.store.write() as tx:
+        from loopx.store import ledger
+
+        ledger.spend(tx, "first", "effect", 1, session.store.now_ms())
+        ledger.void(tx, "first", 1, "void", "a test", session.store.now_ms())
+
+
 # -- backup and restore ----------------------------------------------------------------------------------------------
 
 
@@ -110,7 +121,7 @@ def test_a_backup_never_replaces_a_file_by_accident(desk: Desk, tmp_path: Path) 
 
 
 def test_a_newer_or_damaged_backup_is_refused_before_anything_is_touched(desk: Desk, tmp_path: Path) -> None:
-    a_desk_with_history(desk)
+    a_small_history(desk)
     before = content(database(desk))
     good = tmp_path / "good.db"
     desk.loopx("backup", str(good))
@@ -248,7 +259,7 @@ def test_an_export_is_read_back_without_any_loss(desk: Desk, tmp_path: Path) -> 
 
 
 def test_two_histories_are_never_mixed(desk: Desk, tmp_path: Path) -> None:
-    a_desk_with_history(desk)
+    a_small_history(desk)
     desk.loopx("export", str(tmp_path / "all.jsonl"))
     before = content(database(desk))
     said = desk.loopx("import", str(tmp_path / "all.jsonl"), "--json")
@@ -272,7 +283,7 @@ def test_two_histories_are_never_mixed(desk: Desk, tmp_path: Path) -> None:
     ],
 )
 def test_a_spoilt_export_is_refused_and_leaves_nothing(desk: Desk, tmp_path: Path, spoil: object, code: str) -> None:
-    a_desk_with_history(desk)
+    a_small_history(desk)
     out = tmp_path / "all.jsonl"
     desk.loopx("export", str(out))
     lines = out.read_text().splitlines(keepends=True)
@@ -284,7 +295,7 @@ def test_a_spoilt_export_is_refused_and_leaves_nothing(desk: Desk, tmp_path: Pat
 
 
 def test_a_store_is_copied_elsewhere_and_works_there(desk: Desk, tmp_path: Path) -> None:
-    a_desk_with_history(desk)
+    a_small_history(desk)
     target = str(tmp_path / "far" / "loopx.db")
     assert desk.loopx("store", "copy", f"sqlite://{target}").code == 0
     assert len(desk.json("status", "--database", target)["goals"]) == 2

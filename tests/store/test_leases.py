@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -92,7 +94,7 @@ def test_a_process_that_slept_past_its_lease_writes_nothing(store: Store, clock:
 Step = tuple[str, int]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["a", "b", "renew", "release", "pass", "jump"]), st.integers(0, 2000)), max_size=25
@@ -130,14 +132,14 @@ def test_two_never_hold_it_at_once_whatever_the_clock_does(steps: list[Step]) ->
         store.close()
 
 
-def _claim(path: str, name: str, gate: object, out: object) -> None:
-    gate.wait()  # type: ignore[attr-defined]
+def _claim(path: str, name: str, gate: Barrier, out: Queue) -> None:
+    gate.wait()
     connection = Connection(path)
     try:
         with connection.write() as tx:
-            out.put((name, leases.acquire(tx, "thing", name, 60_000, START_MS)))  # type: ignore[attr-defined]
+            out.put((name, leases.acquire(tx, "thing", name, 60_000, START_MS)))
     except ConflictError:
-        out.put((name, None))  # type: ignore[attr-defined]
+        out.put((name, None))
     finally:
         connection.close()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from loopx.control_plane.errors import ConflictError, NotFoundError, NotNowError, UsageError
 from loopx.control_plane.quota.plan import WindowSpend, frees_at
 from loopx.store import ledger
+from loopx.store.connection import Connection
 from loopx.store.store import Store
 from tests.store.kit import HandClock, make_goal, open_store, start_turn
 
@@ -29,7 +33,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps, st.integers(1, 6))
 def test_the_windows_sum_is_the_recount_at_every_instant(history: list[Step], allowed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -176,3 +180,39 @@ def test_the_live_spend_of_a_turn_is_the_one_that_no_void_takes_off(store: Store
     second = spend(store, "two", turn_key="t", reserved=False)
     with store.read() as tx:
         assert ledger.live_spend_of_turn(tx, "t") == second.entry
+
+
+def _spend_in_a_process(path: str, effect: str, index: int | None, gate: Barrier, out: Queue) -> None:
+    gate.wait()
+    connection = Connection(path)
+    try:
+        with connection.write() as tx:
+            done = ledger.spend(tx, "goal", effect, 1, 1_800_000_000_000, expected_index=index)
+        out.put("replayed" if done.replayed else "appended")
+    except ConflictError as error:
+        out.put(error.code)
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("effects", "index", "others"),
+    [(["same"] * 8, None, "replayed"), ([f"own-{number}" for number in range(8)], 0, "spend_conflict")],
+)
+def test_of_eight_spends_at_once_one_lands_and_the_sum_is_right(
+    store: Store, effects: list[str], index: int | None, others: str
+) -> None:
+    context = multiprocessing.get_context("fork")
+    gate, out = context.Barrier(8), context.Queue()
+    workers = [
+        context.Process(target=_spend_in_a_process, args=(store.path, effect, index, gate, out)) for effect in effects
+    ]
+    for worker in workers:
+        worker.start()
+    said = sorted(out.get(timeout=60) for _ in workers)
+    for worker in workers:
+        worker.join()
+    assert said == sorted(["appended", *[others] * 7])
+    with store.read() as tx:
+        assert tx.number("ledger.total", goal_id="goal") == 1
+        assert len(ledger.page(tx, "goal")) == 1

@@ -6,7 +6,6 @@ The plans are those of a store without statistics, which is what every store is.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -109,9 +108,9 @@ SCREEN = (
 """What `status`, the page and the worker ask, with a thousand goals as with ten: no sorting either."""
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(tmp_path)
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return open_store(tmp_path_factory.mktemp("plans"))
 
 
 def plan(store: Store, name: str) -> list[str]:
