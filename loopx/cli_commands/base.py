@@ -229,7 +229,7 @@ def run_module(context: Context, name: str, module_name: str, words: list[str]) 
             raise missing_extra(name, error) from error
         raise unknown_command(name, ()) from error
     commands: tuple[Command, ...] = module.COMMANDS
-    command, words = _choose(name, commands, words)
+    command, words = _choose(name, commands, words, as_json=context.as_json)
     program = f"loopx {name} {command.verb}".strip()
     parser = Parser(prog=program, description=command.help, epilog=command.epilog or None)
     command.setup(parser)
@@ -244,12 +244,14 @@ def run_module(context: Context, name: str, module_name: str, words: list[str]) 
         context.close()
 
 
-def _choose(name: str, commands: tuple[Command, ...], words: list[str]) -> tuple[Command, list[str]]:
+def _choose(name: str, commands: tuple[Command, ...], words: list[str], *, as_json: bool) -> tuple[Command, list[str]]:
     if len(commands) == 1 and not commands[0].verb:
         return commands[0], words
     verbs = {command.verb: command for command in commands}
     if words and words[0] in verbs:
         return verbs[words[0]], words[1:]
+    if not words and as_json:
+        raise UsageError("verb_missing", f"loopx {name} needs a verb", hint=f"one of: {', '.join(verbs)}")
     if not words or words[0] in ("-h", "--help"):
         print(f"usage: loopx {name} VERB [...]\n")
         for command in commands:

@@ -46,8 +46,8 @@ def _bounds(context: Context, args: argparse.Namespace) -> RunOptions:
     from loopx.runtime import config, project
     from loopx.runtime.goal_runner import RunOptions
 
-    turns = goal_options.limit(args.max_turns) if args.max_turns else 0
-    minutes = goal_options.limit(args.minutes) if args.minutes else 0
+    turns = goal_options.limit(args.max_turns) if args.max_turns is not None else 0
+    minutes = goal_options.limit(args.minutes) if args.minutes is not None else 0
     found = config.read(project.locate(context.project_dir, context.database).root)
     return RunOptions(
         max_turns=found.max_turns if turns == 0 else turns,
