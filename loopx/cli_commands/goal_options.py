@@ -15,6 +15,7 @@ from loopx.control_plane.errors import NotFoundError, StoreError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from loopx.control_plane.goal import Goal
+    from loopx.runtime.config import Config
     from loopx.runtime.goal_draft import GoalWish
 
 UNLIMITED = "unlimited"
@@ -147,6 +148,23 @@ def unknown_goal(context: Context, goal_id: str) -> NotFoundError:
     return NotFoundError("goal_unknown", f"no goal {goal_id!r} in this project", hint=hint)
 
 
+def defaults(context: Context) -> Config:
+    """The project's `loopx.toml` as a person stands behind it: what the agent of an open turn wrote counts for nothing.
+
+    Raises UsageError (`config_malformed`, `config_invalid`).
+    """
+    from loopx.runtime import config, project, project_file
+
+    try:
+        session = context.session()
+    except StoreError as error:
+        if error.code != "store_missing":
+            raise
+        return config.read(project.locate(context.project_dir, context.database).root)
+    trusted = project_file.read(session.store, session.project, None).trusted
+    return config.parse(trusted) if trusted else config.Config()
+
+
 def create(
     context: Context, wish: GoalWish, goal_id: str | None, titles: tuple[str, ...], *, engine_needed: bool = True
 ) -> Goal:
@@ -155,7 +173,7 @@ def create(
     Raises UsageError, EngineError (`no_engine`), ConflictError (`goal_exists`).
     """
     from loopx.control_plane.goal import TreeMode
-    from loopx.runtime import config, goal_draft, goal_service, project
+    from loopx.runtime import goal_draft, goal_service, project
 
     place = project.locate(context.project_dir, context.database)
     env = dict(os.environ)
@@ -163,7 +181,7 @@ def create(
         require_title(title)
     if goal_id is not None:
         goal_service.require_goal_name(goal_id)
-    definition = goal_draft.definition(wish, config.read(place.root), place.root, env, engine_needed=engine_needed)
+    definition = goal_draft.definition(wish, defaults(context), place.root, env, engine_needed=engine_needed)
     goal_service.require_definition(definition)
     goal_draft.require_runnable(definition, place.root, env)
     session = context.session(create=True)

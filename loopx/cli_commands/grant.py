@@ -8,13 +8,6 @@ import msgspec
 
 from loopx.cli_commands import work_args
 from loopx.cli_commands.base import Command, Context, add_goal, goal_of
-from loopx.control_plane.work_items.gate import Grant
-
-
-class Grants(msgspec.Struct, frozen=True, kw_only=True):
-    """`loopx grant list --json`."""
-
-    grants: tuple[Grant, ...]
 
 
 class Revoked(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,8 +27,8 @@ def _list(context: Context, args: argparse.Namespace) -> int:
     from loopx.runtime import gate_service
 
     store = context.session().store
-    found = gate_service.grants_of(store, goal_of(args), args.limit)
-    context.emit(Grants(grants=found), lambda: grants_text(found, store.now_ms()))
+    page = gate_service.grants_of(store, goal_of(args), after=args.after, limit=args.limit)
+    context.emit(page, lambda: grants_text(page, store.now_ms()))
     return 0
 
 

@@ -43,12 +43,11 @@ def _run(context: Context, args: argparse.Namespace) -> int:
 
 def _bounds(context: Context, args: argparse.Namespace) -> RunOptions:
     """What bounds this run: its own flags, else the project's, else 24 turns and 2 hours."""
-    from loopx.runtime import config, project
     from loopx.runtime.goal_runner import RunOptions
 
     turns = goal_options.limit(args.max_turns) if args.max_turns is not None else 0
     minutes = goal_options.limit(args.minutes) if args.minutes is not None else 0
-    found = config.read(project.locate(context.project_dir, context.database).root)
+    found = goal_options.defaults(context)
     return RunOptions(
         max_turns=found.max_turns if turns == 0 else turns,
         max_minutes=found.minutes if minutes == 0 else minutes,

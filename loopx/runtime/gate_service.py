@@ -229,11 +229,20 @@ def new_grant(store: Store, goal_id: str, scope: str, words: str, by: str, until
         return add_grant(tx, store, GoalId(goal_id), scope, words.strip(), by, until_ms)
 
 
-def grants_of(store: Store, goal_id: str, limit: int) -> tuple[Grant, ...]:
-    """The standing answers of a goal, revoked ones too. Raises NotFoundError (`goal_unknown`)."""
+class GrantPage(msgspec.Struct, frozen=True, kw_only=True):
+    """`next_after`: the cursor of the next page, None at the end."""
+
+    grants: tuple[Grant, ...]
+    next_after: str | None = None
+
+
+def grants_of(store: Store, goal_id: str, *, after: str, limit: int) -> GrantPage:
+    """The standing answers of a goal by id, revoked ones too. Raises NotFoundError (`goal_unknown`)."""
     with store.read() as tx:
         goals.row_of(tx, goal_id)
-        return tuple(gates.grant_from_row(row) for row in tx.all("gates.grants", goal_id=goal_id, limit=limit))
+        rows = tx.all("gates.grants", goal_id=goal_id, after=after, limit=limit + 1)
+    found = tuple(gates.grant_from_row(row) for row in rows)
+    return GrantPage(grants=found[:limit], next_after=found[limit - 1].grant_id if len(found) > limit else None)
 
 
 def revoke(store: Store, grant_id: str, by: str) -> None:

@@ -202,3 +202,13 @@ def test_lists_of_one_goal_are_paged(cli: Cli) -> None:
             break
     assert len(seen) == 5
     assert set(seen) == asked
+
+
+def test_standing_answers_are_paged(cli: Cli) -> None:
+    made = [cli.ok("grant", "add", "fg", "--scope", f"capability:c{number}")["grant_id"] for number in range(3)]
+
+    first = cli.ok("grant", "list", "fg", "--limit", "2")
+    rest = cli.ok("grant", "list", "fg", "--limit", "2", "--after", first["next_after"])
+
+    assert [one["grant_id"] for one in first["grants"] + rest["grants"]] == made
+    assert rest["next_after"] is None

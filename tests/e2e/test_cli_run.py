@@ -408,3 +408,41 @@ def test_the_final_line_says_what_to_do_next(tmp_path: Path) -> None:
     assert gate
     assert '"Which week?"' in ran.out
     assert json.loads(cli.loopx("gate", "show", gate[1], "--json").out)["options"] == ["1", "53"]
+
+
+def test_what_an_agent_writes_into_the_projects_file_during_its_turn_counts_for_nothing(tmp_path: Path) -> None:
+    forge = 'open("loopx.toml", "w").write("permission = \\"bypass\\"\\n")'
+    cli = Cli(tmp_path, forge + HANGS)
+    (cli.root / "loopx.toml").write_text('permission = "read_only"\n')
+    cli.create()
+    run = cli.start("run", "fg", "--json", "--no-wait", "--max-turns", "1")
+    events(run, "turn_started")
+    _wait_for(Path(f"{cli.count}.at-work"))
+
+    cli.ok("goal", "create", "another", "--check", "true", "--goal-id", "other")
+
+    assert "bypass" in (cli.root / "loopx.toml").read_text()
+    assert cli.ok("goal", "show", "other")["permission"] == "read_only"
+    Path(f"{cli.count}.go-on").touch()
+    end(run)
+
+
+def test_the_only_engine_that_is_ready_is_taken_and_of_several_one_must_be_named(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    path = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path), "GEMINI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}
+
+    def install(name: str) -> None:
+        (programs / name).write_text("#!/bin/sh\necho 1.2.3\n")
+        (programs / name).chmod(0o755)
+
+    install("gemini")
+    made = cli.ok("goal", "create", "first", "--check", "true", "--goal-id", "first", env=path)
+    assert made["goal_id"] == "first"
+    assert cli.ok("goal", "show", "first")["engines"] == ["gemini"]
+
+    install("claude")
+    ran = cli.loopx("run", "do the second", "--check", "true", "--json", env=path)
+    assert (ran.code, ran.error["code"]) == (2, "engine_ambiguous")
+    assert "claude, gemini" in ran.error["message"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from loopx.control_plane.work_items.gate import Gate, Grant
 from loopx.presentation.renderers import words
-from loopx.runtime.gate_service import Answered, Asked, GatePage
+from loopx.runtime.gate_service import Answered, Asked, GatePage, GrantPage
 
 
 def page_text(page: GatePage, now_ms: int) -> str:
@@ -76,15 +76,18 @@ def answered_text(done: Answered) -> str:
     return f"  answered  {done.gate_id}   {parts}   {then}"
 
 
-def grants_text(grants: Sequence[Grant], now_ms: int) -> str:
-    """One line for each standing answer."""
-    if not grants:
+def grants_text(page: GrantPage, now_ms: int) -> str:
+    """One line for each standing answer, and the cursor of what follows."""
+    if not page.grants:
         return "  no standing answers"
-    return "\n".join(
-        f"  {grant.grant_id}  {grant.scope}: {words.one_line(grant.answer, 40)}   by {grant.granted_by}"
-        f"   {_standing(grant, now_ms)}"
-        for grant in grants
-    )
+    lines = [
+        f"  {grant.grant_id}  {words.one_line(grant.scope, 60)}: {words.one_line(grant.answer, 40)}"
+        f"   by {grant.granted_by}   {_standing(grant, now_ms)}"
+        for grant in page.grants
+    ]
+    if page.next_after is not None:
+        lines.append(f"  more:  --after {page.next_after}")
+    return "\n".join(lines)
 
 
 def _standing(grant: Grant, now_ms: int) -> str:

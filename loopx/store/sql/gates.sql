@@ -45,7 +45,7 @@ INSERT INTO grants (grant_id, goal_id, scope, answer, granted_by, created_at_ms,
 VALUES (:grant_id, :goal_id, :scope, :answer, :granted_by, :now_ms, :expires_at_ms, 0);
 
 -- name: grants
-SELECT * FROM grants WHERE goal_id = :goal_id ORDER BY grant_id LIMIT :limit;
+SELECT * FROM grants WHERE goal_id = :goal_id AND grant_id > :after ORDER BY grant_id LIMIT :limit;
 
 -- name: live_grant
 SELECT * FROM grants WHERE goal_id = :goal_id AND scope = :scope AND revoked = 0
