@@ -34,6 +34,8 @@ UNKNOWN_RESET_MS = 15 * 60 * 1000
 """How long to wait at a limit whose end nobody told, or told as past; doubled each time in a row, up to an hour."""
 BURST_MS = 60 * 1000
 """The same for a provider that only asks to go slower."""
+JUST_OVER_MS = 5 * 60 * 1000
+"""A reset that passed so short ago was true when it was told, and the checks took their time."""
 LONGEST_GUESS_MS = 60 * 60 * 1000
 _BURST_CODES = frozenset({"rate_limit"})
 HOST_DEGRADED = "host_degraded"
@@ -61,8 +63,10 @@ def reopens_at(end: HostEnd, goal_id: str, streak: int, now_ms: int) -> int | No
     """
     if end.kind not in (HostEndKind.RATE_LIMITED, HostEndKind.QUOTA_EXHAUSTED):
         return None
-    if end.reset_at_ms is not None and end.reset_at_ms > now_ms:
-        return end.reset_at_ms + 1000 + jitter_for(goal_id, most_ms=30_000)
+    reset = end.reset_at_ms
+    just_over = reset is not None and now_ms - JUST_OVER_MS <= reset <= now_ms
+    if reset is not None and (reset > now_ms or (just_over and not streak)):
+        return max(reset, now_ms) + 1000 + jitter_for(goal_id, most_ms=30_000)
     if end.kind is HostEndKind.QUOTA_EXHAUSTED and end.reset_at_ms is None:
         return None
     first = BURST_MS if end.code in _BURST_CODES else UNKNOWN_RESET_MS
