@@ -197,6 +197,21 @@ class Guard:
         return shadow.take_snapshot(self._contract, self._work.root, self._env)
 
 
+_OWN = "todo: "
+
+
+def renamed_todo_checks(checks: tuple[Check, ...]) -> tuple[Check, ...]:
+    """A todo's checks beside the goal's: a todo may use a name that the goal has too."""
+    return tuple(msgspec.structs.replace(check, name=f"{_OWN}{check.name}") for check in checks)
+
+
+def with_todo_results(shown: ContractEvaluation, own: ContractEvaluation | None) -> ContractEvaluation:
+    """The goal's results and a todo's, under the names that the guard knows them by."""
+    results = own.results if own is not None else ()
+    renamed = tuple(msgspec.structs.replace(result, name=f"{_OWN}{result.name}") for result in results)
+    return msgspec.structs.replace(shown, results=(*shown.results, *renamed))
+
+
 _CODE_ROLES = frozenset({Role.TEST, Role.SCRIPT, Role.RUNNER_CONFIG, Role.HOOK})
 
 

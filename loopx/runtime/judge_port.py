@@ -25,7 +25,7 @@ from loopx.runtime import results
 from loopx.runtime.claims import ClaimKind, last_of
 from loopx.runtime.confirming import confirm, environment_of, held_out_red
 from loopx.runtime.evaluation import Evaluator
-from loopx.runtime.guarding import Guard, with_findings
+from loopx.runtime.guarding import Guard, renamed_todo_checks, with_findings, with_todo_results
 from loopx.runtime.host_port import HostWord, word_of
 from loopx.runtime.seen import JudgedGoal, Seen
 from loopx.runtime.tree_port import WorkTree
@@ -36,7 +36,6 @@ _STATE_VERDICT = {
     ChecksState.RED_STARVED: ChecksVerdict.RED_STARVED,
     ChecksState.NOT_EVALUABLE: ChecksVerdict.NOT_EVALUABLE,
 }
-_OWN = "todo: "
 LIMIT_KINDS = frozenset({HostEndKind.RATE_LIMITED, HostEndKind.QUOTA_EXHAUSTED})
 
 
@@ -93,7 +92,7 @@ class ContractJudge:
             return nothing
         evaluator = self._evaluator(known)
         todo_checks = _todo_checks(known)
-        guard = Guard(self._tree, known.contract, evaluator, self._env, _renamed(todo_checks))
+        guard = Guard(self._tree, known.contract, evaluator, self._env, renamed_todo_checks(todo_checks))
         programs = guard.programs()
         environment = environment_of(programs)
         evaluation = evaluator.in_place(after, environment, known.baseline, held_out=False)
@@ -128,14 +127,12 @@ class ContractJudge:
         known, evaluation = seen.known, seen.evaluation
         if evaluation is None:
             return seen, ()
-        own = seen.todo_evaluation.results if seen.todo_evaluation is not None else ()
-        renamed = tuple(msgspec.structs.replace(result, name=f"{_OWN}{result.name}") for result in own)
         judged = guard.judge(
             known.base_tree,
             seen.tree_after,
             seen.tree_left,
             known.baseline,
-            msgspec.structs.replace(evaluation, results=(*evaluation.results, *renamed)),
+            with_todo_results(evaluation, seen.todo_evaluation),
             known.goal.definition.boundary.write_scope,
             frozenset(),
             programs_now=programs,
@@ -241,11 +238,6 @@ class ContractJudge:
 
 def _todo_checks(known: JudgedGoal) -> tuple[Check, ...]:
     return msgspec.json.decode(known.todo.checks, type=tuple[Check, ...]) if known.todo is not None else ()
-
-
-def _renamed(checks: tuple[Check, ...]) -> tuple[Check, ...]:
-    """A todo's checks beside the goal's: a todo may use a name that the goal has too."""
-    return tuple(msgspec.structs.replace(check, name=f"{_OWN}{check.name}") for check in checks)
 
 
 def end_facts(end: HostEnd, checks: ChecksVerdict) -> LoopEndFacts:

@@ -9,8 +9,9 @@ import msgspec
 
 from loopx.contracts.model import Check, Contract, ContractEvaluation
 from loopx.control_plane.errors import RedChecksError
+from loopx.control_plane.quota.facts import ContractState
 from loopx.control_plane.work_items.todo import Todo
-from loopx.runtime import goal_work
+from loopx.runtime import goal_work, standing
 from loopx.runtime.evaluation import Evaluator
 from loopx.runtime.progress import Observer, silent
 from loopx.runtime.project import Project
@@ -37,16 +38,36 @@ def evaluate_checks(
 
 
 def require_proof(store: Store, project: Project, todo: Todo, env: dict[str, str]) -> ContractEvaluation:
-    """The green evaluation. Raises RedChecksError (`todo_unproved`) naming what is red."""
+    """The green evaluation. Raises RedChecksError (`todo_unproved`): what is red, or what judges and was changed.
+
+    A goal that was started has a start to compare with, so that weakened checks prove nothing here either.
+    """
     own = msgspec.json.decode(todo.checks, type=tuple[Check, ...])
-    evaluation = evaluate_checks(store, project, todo.goal_id, env, only=own or None)
-    if evaluation.all_green:
+    baseline = goal_work.baseline_of(store, todo.goal_id)
+    changed: tuple[str, ...] = ()
+    if baseline is None:
+        evaluation = evaluate_checks(store, project, todo.goal_id, env, only=own or None)
+        proved = evaluation.all_green
+    else:
+        work = goal_work.open_goal(store, project, todo.goal_id)
+        seen = standing.look(store, work, baseline, env, silent, todo_checks=own)
+        evaluation, changed = seen.own or seen.shown, seen.refused
+        sound = not seen.guard.refused and not seen.guard.undecided
+        proved = sound and (evaluation.all_green if own else seen.contract is ContractState.GREEN)
+    if proved:
         return evaluation
+    raise _unproved(todo, evaluation, changed, own=bool(own))
+
+
+def _unproved(todo: Todo, evaluation: ContractEvaluation, changed: tuple[str, ...], *, own: bool) -> RedChecksError:
     red = [result.name for result in evaluation.results if result.verdict != "green" and not result.held_out]
     whose = "its checks" if own else "the goal's checks, as it has none of its own,"
-    raise RedChecksError(
+    why = f"{whose} are not green" + (f": {', '.join(red)}" if red else "")
+    if changed:
+        why = f"what judges it was changed: {', '.join(changed)}"
+    return RedChecksError(
         "todo_unproved",
-        f"todo {todo.todo_id} is not proved: {whose} are not green: {', '.join(red) or 'a held-out check'}",
+        f"todo {todo.todo_id} is not proved: {why}",
         hint=f'make them green, or give it checks of its own: loopx todo update {todo.todo_id} --check "CMD"',
-        data={"red": ", ".join(red)},
+        data={"red": ", ".join(red), "changed": ", ".join(changed)},
     )
