@@ -48,7 +48,7 @@ def main(order: dict[str, Any]) -> int:
     try:
         code = _run(sandbox, order)
     except LoopXError as error:
-        with open(os.path.join(order["folder"], "error.txt"), "a", encoding="utf-8") as file:
+        with open(order.get("errors", os.path.join(order["folder"], "error.txt")), "a", encoding="utf-8") as file:
             file.write(f"{error.code}: {error.message}\n")
         code = FAILED
     sandbox.close()
