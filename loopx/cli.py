@@ -79,7 +79,14 @@ _MODULES = {name: module for _, commands in GROUPS for name, module, _ in comman
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit status (surface, "Exit codes")."""
+    """Run one command; its exit status (surface, "Exit codes"). Ctrl-C is 130 even while modules are still loaded."""
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(argv: Sequence[str] | None) -> int:
     from loopx.cli_commands import base
 
     words = list(sys.argv[1:] if argv is None else argv)
@@ -88,8 +95,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(context, words)
     except base.LoopXError as error:
         return context.fail(error)
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:
         base.close_quietly()
         return 0
