@@ -15,6 +15,9 @@ _CHECKED = {"e2e", "chaos"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    from tests.chaos import mutants
+
+    mutants.apply_from_environment()
     config.addinivalue_line("markers", "leaves(*kinds, reason): leaks that a test leaves behind on purpose")
 
 

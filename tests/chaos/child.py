@@ -32,6 +32,8 @@ class FailingCloseout:
 
 def main(order: dict[str, Any]) -> int:
     """Runs the goal; the exit code of the run, or FAILED for a typed error, which goes to `error.txt`."""
+    if order.get("die_at_start"):
+        os.environ["LOOPX_TEST_DIES_AT_START"] = "1"
     mutants.apply_from_environment()
     for name, value in order.get("env", {}).items():
         os.environ[name] = value
@@ -42,6 +44,9 @@ def main(order: dict[str, Any]) -> int:
             if name.startswith("loopx.") and hasattr(module, "TURN_LEASE_MS"):
                 module.TURN_LEASE_MS = order["lease_ms"]
     _limit(order)
+    if order.get("die_at_start"):
+        start = supervise.start
+        supervise.start = lambda *args, **keywords: (start(*args, **keywords), os._exit(DIED))
     counter = faults.install(order.get("point"), order.get("side", "before"), DIED) if "points" in order else None
     watch = audit.Audit() if "audit" in order else None
     sandbox = Sandbox(order["folder"])

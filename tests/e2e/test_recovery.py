@@ -117,6 +117,19 @@ def test_a_launch_that_came_to_nothing_is_made_again_with_a_credential_that_work
     assert len(box.agent(WHOLE).started) == 1
 
 
+def test_killed_right_after_the_start_of_the_host_it_is_found_again(zygote: kit.Zygote, box: Sandbox) -> None:
+    """The intent is on record before anything starts: so whoever comes next looks for the host, and finds it."""
+    goal = box.goal(SLOW, checks=CHECKS)
+    agent = box.agent(SLOW)
+    assert zygote.run(**order(box, goal.goal_id, die_at_start=True)) == child.DIED
+    second = zygote.start(**order(box, goal.goal_id))
+    kit.until(lambda: agent.has_cued("at-work"), "the agent works")
+    agent.cue("go-on")
+    assert zygote.wait(second) == 0
+    assert len(agent.started) == 1
+    assert len(rows(box, "SELECT 1 FROM host_runs")) == 1
+
+
 def first_point(zygote: kit.Zygote, folder: str, label: str) -> int:
     """The number of the first point whose label begins like this, in an undisturbed run of the same goal."""
     with Sandbox(folder, files=FILES) as probe:
