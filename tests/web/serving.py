@@ -18,7 +18,7 @@ from tests.web.world import World
 @contextlib.contextmanager
 def served(world: World, binding: Binding | None = None) -> Iterator[Server]:
     """A running server for this world's project."""
-    server = Server(binding or Binding(), lambda: open_session(world.box.root), world.box.root, "ada")
+    server = Server(binding or Binding(), lambda: open_session(world.box.root), "~/shop", "ada")
     thread = threading.Thread(target=server.run, name="serve", daemon=True)
     thread.start()
     try:

@@ -290,6 +290,7 @@ def test_everything_works_without_a_script(browser: Browser, server: Server, wor
 def test_the_keyboard_is_enough(page: Page, world: World) -> None:
     day(world)
     page.reload()
+    expect(page.locator("#link")).to_have_attribute("data-state", "live")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("j")
@@ -299,8 +300,11 @@ def test_the_keyboard_is_enough(page: Page, world: World) -> None:
     page.keyboard.press("k")
     page.keyboard.press("Enter")
     expect(page).to_have_title("refund-flow · LoopX")
+    # A page hears keys once its script runs.
+    expect(page.locator("#link")).to_have_attribute("data-state", "live")
     page.keyboard.press("b")
     expect(page.locator("#asked")).to_be_visible()
+    expect(page.locator("#link")).to_have_attribute("data-state", "live")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
     page.get_by_label("use these keys").uncheck()
