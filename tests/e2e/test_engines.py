@@ -12,6 +12,7 @@ from loopx.control_plane.errors import UsageError
 from loopx.control_plane.goal import Permission
 from loopx.control_plane.scheduler.arbitration import jitter_for
 from loopx.hosts.protocol import HostEvent, HostEventKind
+from loopx.presentation.renderers.turn_text import show_text
 from loopx.runtime import turn_service
 from loopx.runtime.progress import GoalOpened, RunEnded, TurnOpened
 from loopx.runtime.session import Session
@@ -79,6 +80,8 @@ def test_a_missing_engine_is_stepped_over_only_where_the_goal_allows_it(bench: B
     view = turn_service.show(session.store, allowed.goal_id, None)
     assert (view.asked, view.turn.engine, view.ran, view.explicit) == ("codex", "claude", "claude", False)
     assert [(one.engine, one.code) for one in view.passed_over] == [("codex", "engine_missing")]
+    shown = show_text(view, session.store.now_ms())
+    assert "codex, which is not installed" in shown
 
 
 def test_an_explicit_engine_is_honoured_or_refused(bench: Bench, session: Session) -> None:
@@ -431,6 +434,19 @@ def test_launches_of_one_account_go_one_after_the_other(bench: Bench, session: S
     assert {holder for holder, _ in _accounts(session)} == {"run-2", "run-3"}
     second.leave()
     third.leave()
+
+
+def test_whoever_adopts_a_launch_leaves_its_place_in_the_queue(bench: Bench, session: Session) -> None:
+    env = tuple(bench.env.items())
+    Turnstile(session.store, "codex", env, "run-1").enter(lambda: False)
+    stranger = Turnstile(session.store, "codex", env, "run-2")
+    stranger.rejoin()
+    stranger.leave()
+    assert len(_accounts(session)) == 1, "only the launch itself has that place"
+    adopter = Turnstile(session.store, "codex", env, "run-1")
+    adopter.rejoin()
+    adopter.leave()
+    assert _accounts(session) == []
 
 
 def test_two_accounts_of_one_engine_do_not_wait_for_each_other(bench: Bench, session: Session) -> None:

@@ -212,9 +212,10 @@ def test_silence_ends_at_the_turns_own_clock_and_is_no_failed_work() -> None:
         assert (real.kinds, real.turns[0].failure, end.spent_slots) == (["host_failure"], "executor_timeout", 0)
 
 
-def test_loopx_killed_while_codex_works_adopts_it_and_pays_once() -> None:
-    """kill -9 of `loopx run`; Codex goes on, and the next `loopx run` takes its work without a second launch."""
-    with real_goal("codex", Hold(then=BOTH), Say(text="Finished without you.")) as real:
+@pytest.mark.parametrize("engine", ["codex", pytest.param("claude", marks=real_cli)])
+def test_loopx_killed_while_the_engine_works_adopts_it_and_pays_once(engine: str) -> None:
+    """kill -9 of `loopx run`; the engine goes on, and the next `loopx run` takes its work without a second launch."""
+    with real_goal(engine, Hold(then=BOTH), Say(text="Finished without you.")) as real:
         real.goal()
         process = real.command("run", "real")
         assert real.server.silent.wait(120)

@@ -36,6 +36,11 @@ from loopx.hosts.protocol import HostEndKind as Kind
         ("API Error: Connection to the API was lost (ECONNRESET).", Kind.TRANSPORT_LOST),
         ("[API Error: terminated]", Kind.TRANSPORT_LOST),
         ("unexpected status 502 Bad Gateway", Kind.TRANSPORT_LOST),
+        (
+            "thread/start failed: required MCP servers failed to initialize: loopx: handshaking with MCP server failed: "
+            "connection closed: initialize response",
+            Kind.UNKNOWN,
+        ),
         ("No conversation found with session ID: abc", Kind.SESSION_MISSING),
         ("thread/resume failed: no rollout found for thread id abc", Kind.SESSION_MISSING),
         ('Error resuming session: Invalid session identifier "abc".', Kind.SESSION_MISSING),
