@@ -6,29 +6,20 @@ LoopX is killed with -9 (or ends itself between two commits), and started again.
 from __future__ import annotations
 
 import signal
-import sqlite3
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from loopx.contracts.model import Contract
-from loopx.contracts.parse import parse_command_line
 from loopx.control_plane.errors import ConflictError, LoopXError, NeedsPersonError
-from loopx.control_plane.ids import AgentId, TodoId, TurnKey
+from loopx.control_plane.ids import TurnKey
 from loopx.control_plane.turn_driver.journal import Fence, JournalStep, NextDue, SlotSpent, TurnJournal
-from loopx.control_plane.work_items.todo import Todo, TodoStatus
-from loopx.runtime import goal_service, goal_work, schedule_port, tree_port, turn_ports
-from loopx.runtime.evaluation import Evaluator
-from loopx.runtime.progress import Observer, ProgressEvent, TurnOpened, silent
-from loopx.runtime.turn_runner import TurnRunner
-from loopx.store import leases, todos, turns
+from loopx.runtime import schedule_port, tree_port, turn_ports
+from loopx.runtime.progress import Observer, ProgressEvent, TurnOpened
 from loopx.testing import Act, LeakKind, Sandbox, find_leaks
 from loopx.workspace import refs
-from tests.chaos import child, kit, picture
+from tests.chaos import child, kit
 
 FILES = {"n.txt": "0\n"}
 CHECKS = ("grep -q -e 1 -e 2 n.txt", "grep -q 2 n.txt")
@@ -315,7 +306,7 @@ def test_an_inconsistent_journal_is_blocked_with_the_violation_named(
 ) -> None:
     goal = box.goal(WHOLE, checks=CHECKS)
     assert zygote.run(**order(box, goal.goal_id, all_boundaries=True, die_after="durable_writeback")) == child.DIED
-    _spoil(box, SPOILT[violation])
+    spoil(box, SPOILT[violation])
     before = [rows(box, f"SELECT * FROM {table}") for table in ("ledger", "turn_phases", "host_runs")]
     for _ in range(2):
         with pytest.raises(NeedsPersonError) as caught:
@@ -334,7 +325,7 @@ def test_a_spend_that_no_phase_tells_of_blocks_the_turn(zygote: kit.Zygote, box:
     goal = box.goal(WHOLE, checks=CHECKS)
     assert zygote.run(**order(box, goal.goal_id, all_boundaries=True, die_after="durable_writeback")) == child.DIED
     key = turn_of(box)["turn_key"]
-    _spoil(
+    spoil(
         box,
         "INSERT INTO ledger (goal_id, run_index, kind, effect_ref, turn_key, slots, cumulative, at_ms, reason)"
         f" VALUES ('{goal.goal_id}', 1, 'spend', '{key}/quota_spend', '{key}', 1, 1, 1, 'somebody else')",
@@ -344,164 +335,7 @@ def test_a_spend_that_no_phase_tells_of_blocks_the_turn(zygote: kit.Zygote, box:
     assert caught.value.data["violation"] == "effect_without_receipt"
 
 
-def _spoil(box: Sandbox, statement: str) -> None:
+def spoil(box: Sandbox, statement: str) -> None:
     with kit.rows(box.store.path) as connection:
         connection.execute(statement)
         connection.commit()
-
-
-# -- who may take a turn -----------------------------------------------------------------------------------------
-
-
-def runner(box: Sandbox, goal_id: str) -> TurnRunner:
-    return TurnRunner(
-        box.store, box.project, goal_id, AgentId("loopx"), box.events.append, box.env, stopping=lambda: False
-    )
-
-
-def test_a_turn_that_another_process_finished_is_not_taken_and_no_lease_is_left(box: Sandbox) -> None:
-    goal = box.goal(WHOLE, checks=CHECKS)
-    assert box.run(goal).exit_code == 0
-    with pytest.raises(ConflictError) as caught:
-        runner(box, goal.goal_id).resume(TurnKey(turn_of(box)["turn_key"]))
-    assert caught.value.code == "turn_closed"
-    assert find_leaks(box.store) == ()
-    assert rows(box, "SELECT 1 FROM events WHERE kind = 'turn_resumed'") == []
-
-
-def test_a_turn_that_stays_open_may_be_taken_again_by_the_very_same_process(box: Sandbox) -> None:
-    """A worker that lives on must not be locked out by its own lease until that runs out."""
-    goal = box.goal(WHOLE, checks=CHECKS)
-    assert box.run(goal, observer=someone_makes_the_branch(box, goal.goal_id)).exit_code == 11
-    assert box.run(goal).exit_code == 11, "stuck as before, and not lease_held"
-    box.git("branch", "-D", f"loopx/{goal.goal_id}")
-    assert box.run(goal).exit_code == 0
-
-
-def test_a_live_driver_keeps_its_turn(zygote: kit.Zygote, box: Sandbox) -> None:
-    goal = box.goal(SLOW, checks=CHECKS)
-    agent = box.agent(SLOW)
-    first = zygote.start(**order(box, goal.goal_id))
-    kit.until(lambda: agent.has_cued("at-work"), "the agent works")
-    with pytest.raises(ConflictError) as caught:
-        runner(box, goal.goal_id).resume(TurnKey(turn_of(box)["turn_key"]))
-    assert caught.value.code == "lease_held"
-    agent.cue("go-on")
-    assert zygote.wait(first) == 0
-    assert len(agent.started) == 1
-
-
-def test_an_open_turn_is_recovered_although_the_goal_s_schedule_has_moved_on(zygote: kit.Zygote, box: Sandbox) -> None:
-    """A claim is: the lease is free, and the goal is due or has an open turn."""
-    goal = box.goal(WHOLE, checks=CHECKS)
-    assert zygote.run(**order(box, goal.goal_id, all_boundaries=True, die_after="quota_spend")) == child.DIED
-    far = box.store.now_ms() + 10**9
-    _spoil(box, f"UPDATE goals SET due_at_ms = {far}, wait_kind = 'outside', wait_until_ms = {far}")
-    _spoil(box, f"UPDATE schedules SET next_due_ms = {far}")
-    assert box.run(goal).exit_code == 0
-    assert len(rows(box, "SELECT * FROM ledger")) == 1
-
-
-def test_a_baseline_that_comes_late_replaces_nothing(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that was stopped while it took the baseline wakes when the goal has long been completed."""
-    goal = box.goal(WHOLE, checks=CHECKS)
-    late = goal_work.open_goal(box.store, box.project, goal.goal_id)
-    whole = Evaluator.baseline
-
-    def slow(self: Evaluator, tree_hash: str) -> Any:
-        taken = whole(self, tree_hash)
-        monkeypatch.undo()
-        assert box.run(goal).exit_code == 0
-        return taken
-
-    monkeypatch.setattr(Evaluator, "baseline", slow)
-    taken = goal_work.take_baseline(box.store, late, box.env, silent, lambda: False, lambda: None)
-    before = rows(box, "SELECT contract_state, baseline, evaluation FROM goals")
-    assert before[0]["contract_state"] == "green"
-    assert goal_work.baseline_of(box.store, goal.goal_id) == taken
-    assert len(rows(box, "SELECT 1 FROM events WHERE kind = 'baseline_taken'")) == 1
-
-
-def test_a_contract_that_is_edited_while_its_baseline_is_taken_gets_a_baseline_of_its_own(
-    box: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    goal = box.goal(WHOLE, checks=CHECKS)
-    whole = Evaluator.baseline
-    other = Contract(checks=parse_command_line(("test -e n.txt", *CHECKS)))
-
-    def edits(self: Evaluator, tree_hash: str) -> Any:
-        taken = whole(self, tree_hash)
-        monkeypatch.undo()
-        changed = msgspec.structs.replace(goal.definition, contract=goal_service.encode_contract(other))
-        goal_service.edit(box.store, goal.goal_id, changed, ("checks",))
-        return taken
-
-    monkeypatch.setattr(Evaluator, "baseline", edits)
-    with pytest.raises(ConflictError) as caught:
-        box.run(goal)
-    assert caught.value.code == "stale_revision"
-    assert goal_work.baseline_of(box.store, goal.goal_id) is None
-    assert box.run(goal).exit_code == 0
-    baseline = goal_work.baseline_of(box.store, goal.goal_id)
-    assert baseline is not None
-    assert len(baseline.evaluation.results) == 3
-
-
-def test_a_goal_to_which_a_todo_was_added_meanwhile_is_not_closed(
-    box: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The frontier was terminal when it was looked at; the close must find nothing newer."""
-    box.write("n.txt", "2\n")
-    goal = box.goal(WHOLE, checks=CHECKS)
-    with box.store.write() as tx:
-        [own] = todos.unended(tx, goal.goal_id)
-        todos.set_status(tx, own, TodoStatus.SUPERSEDED, box.store.now_ms())
-    whole = tree_port.WorkTree.capture
-    added: list[str] = []
-
-    def adds(self: tree_port.WorkTree) -> str:
-        found = whole(self)
-        if not added and rows(box, "SELECT baseline FROM goals")[0]["baseline"] and closing_now():
-            added.append("td-new")
-            todo = Todo(todo_id=TodoId("td-new"), goal_id=goal.goal_id, title="one more thing")
-            with box.store.write() as tx:
-                todos.insert(tx, todo)
-        return found
-
-    monkeypatch.setattr(tree_port.WorkTree, "capture", adds)
-    box.run(goal, max_turns=0)
-    assert added
-    [row] = rows(box, "SELECT state FROM goals")
-    [todo] = rows(box, "SELECT status FROM todos WHERE todo_id = 'td-new'")
-    assert (row["state"], todo["status"]) == ("active", "open")
-
-
-def closing_now() -> bool:
-    """Whether the goal is about to be closed."""
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "close_terminal_goal":
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
-def test_an_owner_s_name_is_no_fence(box: Sandbox) -> None:
-    """A worker that restarts under the same name has another epoch, and the old one can write nothing."""
-    goal = box.goal(WHOLE, checks=CHECKS)
-    with box.store.write() as tx:
-        first = leases.acquire(tx, "turn:x:loopx", "worker-1", 1000, 1_000)
-        second = leases.acquire(tx, "turn:x:loopx", "worker-1", 1000, 3_000)
-    assert second > first
-    with box.store.write() as tx:
-        assert not leases.renew(tx, "turn:x:loopx", first, 1000, 3_500)
-        assert leases.renew(tx, "turn:x:loopx", second, 1000, 3_500)
-        leases.release(tx, "turn:x:loopx", first)
-        held = leases.get(tx, "turn:x:loopx")
-        assert held is not None
-        assert held.expires_at_ms == 4_500, "nor can it give the lease away"
-        with pytest.raises(ConflictError):
-            leases.acquire(tx, "turn:x:loopx", "worker-1", 1000, 3_600)
-    assert turns.turn_resource(goal.goal_id, "loopx").startswith("turn:")
-    assert picture.database_of(Path(box.folder)) == box.store.path
-    assert sqlite3.sqlite_version_info >= (3, 35)
