@@ -16,6 +16,8 @@ from loopx.control_plane.errors import StoreError
 from loopx.store import connection as connections
 from loopx.store.connection import Connection
 
+pytestmark = pytest.mark.leaves(reason="the stores are damaged on purpose")
+
 
 def made(folder: Path) -> Path:
     path = folder / "loopx.db"
