@@ -37,7 +37,8 @@ from loopx.hosts.protocol import HostEndKind as Kind
         ("[API Error: terminated]", Kind.TRANSPORT_LOST),
         ("unexpected status 502 Bad Gateway", Kind.TRANSPORT_LOST),
         (
-            "thread/start failed: required MCP servers failed to initialize: loopx: handshaking with MCP server failed: "
+            "thread/start failed: required MCP servers failed to initialize: loopx: handshaking with MCP server "
+            "failed: "
             "connection closed: initialize response",
             Kind.UNKNOWN,
         ),
