@@ -42,6 +42,7 @@ check: $(VENV)/.tests
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_sizes.py
 	$(BIN)/python scripts/generate_docs.py --check
+	$(BIN)/python -m scripts.generate_gallery --check
 	$(BIN)/python scripts/check_docs.py
 
 bench: $(VENV)/.tests
@@ -57,6 +58,7 @@ hosts: $(VENV)/.tests
 
 docs: $(VENV)/.tests
 	$(BIN)/python scripts/generate_docs.py
+	$(BIN)/python -m scripts.generate_gallery
 
 # Names and versions only, so that it holds on any index.
 lock: $(VENV)/.tests

@@ -302,8 +302,11 @@ def _tolerated(item: Touched, ways: _Ways) -> bool:
     """Whether an edit may stand although not everything is green yet: it bought nothing so far, and is judged again.
 
     Every turn is compared with the goal's start, so what such an edit buys later comes to light then. CI and lock files
-    decide no verdict by themselves; of all others the runner's report must tell that no test was touched.
+    decide no verdict by themselves; of all others the runner's report must tell that no test was touched. What is gone
+    tells nothing, so that it stays gone only when everything is green.
     """
+    if item.touch is Touch.DELETED:
+        return False
     if item.role in {Role.CI, Role.LOCK}:
         return ways.silent
     return ways.harmless and item.role in {Role.TEST, Role.RUNNER_CONFIG, Role.SCRIPT}
@@ -316,7 +319,8 @@ def _says_the_same(now: CheckResult, without: CheckResult | None, *, blind: bool
     here, there = now.parts, without.parts
     if here is None or there is None:
         return blind and here is there
-    if here.collection_errors < there.collection_errors or here.collected < there.collected:
+    # What the start's files can't be asked for is not known to be the same.
+    if there.collection_errors or here.collected < there.collected:
         return False
     known = _keys(there.collected_keys)
     if known is not None and not known <= (_keys(here.collected_keys) or frozenset()):
