@@ -139,7 +139,7 @@ def _open_turn(tx: Tx, caller: Caller) -> Turn:
 def get_turn(store: Store, caller: Caller, capability_names: tuple[str, ...] = ()) -> TurnView:
     """The turn as its agent may know it. Raises ConflictError (`turn_over`)."""
     from loopx.contracts.model import visible_checks
-    from loopx.runtime import capabilities
+    from loopx.runtime import capabilities, last_failure
     from loopx.runtime.goal_work import contract_of
 
     with store.read() as tx:
@@ -147,7 +147,7 @@ def get_turn(store: Store, caller: Caller, capability_names: tuple[str, ...] = (
         goal = goals.get(tx, caller.goal_id)
         todo = todos.get(tx, turn.todo_id) if turn.todo_id is not None else None
         last = turns.last_of_goal(tx, caller.goal_id)
-        failure = _failure(tx, last.turn_key) if last is not None else ""
+        failure = last_failure.text(tx, last)[:_FAILURE_CHARS]
         answers = (*_answers(tx, caller.goal_id), *capabilities.outcomes(tx, caller.goal_id))
         said = tuple(str(row["kind"]) for row in tx.all("turns.claims", turn_key=caller.turn_key))
         now = store.now_ms()
@@ -181,18 +181,6 @@ def _slots_left(tx: Tx, goal: Goal, now_ms: int) -> int:
 
     row = goals.row_of(tx, goal.goal_id)
     return max(0, int(row["allowed_slots"]) - ledger.spent_in_window(tx, goal.goal_id, row["window_ms"], now_ms))
-
-
-def _failure(tx: Tx, turn_key: str) -> str:
-    from loopx.contracts.model import CheckResult
-    from loopx.runtime.evaluation import failure_text
-
-    failed = tuple(
-        msgspec.json.decode(one.body, type=CheckResult)
-        for one in evidence.of_turn(tx, turn_key)
-        if one.kind is EvidenceKind.CHECK and one.verdict != "green"
-    )
-    return failure_text(tuple(result for result in failed if not result.held_out))[:_FAILURE_CHARS]
 
 
 def _answers(tx: Tx, goal_id: str) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ It runs checks and compares; what the verdicts mean for the turn is decided else
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -82,7 +81,6 @@ class Evaluator:
         self._turn_key = turn_key
         self._left_ms = left_ms
         self._cancelled = cancelled
-        self._telling = threading.Lock()
 
     def in_place(
         self,
@@ -198,18 +196,17 @@ class Evaluator:
 
     def _observe(self, baseline: Baseline | None, *, in_snapshot: bool) -> Callable[[str, CheckResult | None], None]:
         def tell(name: str, result: CheckResult | None) -> None:
-            with self._telling:  # checks that run side by side are told one after the other
-                if result is None:
-                    self._observer(CheckRuns(goal_id=self._goal_id, turn_key=self._turn_key, name=name))
-                    return
-                self._observer(
-                    CheckDone(
-                        goal_id=self._goal_id,
-                        turn_key=self._turn_key,
-                        check=summarise(result, baseline.evaluation if baseline else None),
-                        snapshot=in_snapshot,
-                    )
+            if result is None:
+                self._observer(CheckRuns(goal_id=self._goal_id, turn_key=self._turn_key, name=name))
+                return
+            self._observer(
+                CheckDone(
+                    goal_id=self._goal_id,
+                    turn_key=self._turn_key,
+                    check=summarise(result, baseline.evaluation if baseline else None),
+                    snapshot=in_snapshot,
                 )
+            )
 
         return tell
 

@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from loopx.contracts.model import CheckResult, visible_checks
+from loopx.contracts.model import visible_checks
 from loopx.control_plane.errors import UsageError
 from loopx.control_plane.ids import TodoId, TurnKey
 from loopx.control_plane.ports import CloseoutPort, HostPort, JournalPort, JudgePort, SchedulePort, TreePort
 from loopx.control_plane.turn_driver.journal import (
-    EvidenceKind,
     Fence,
     JournalStep,
     ReplanDelta,
@@ -27,9 +26,9 @@ from loopx.control_plane.turn_driver.transaction import PHASES
 from loopx.control_plane.work_items.gate import GateKind
 from loopx.control_plane.work_items.todo import GOAL_ITSELF, Todo
 from loopx.hosts.protocol import Deadlines, McpServer
-from loopx.runtime import agent_files, capabilities, goal_work, guarding, prompt, sessions
+from loopx.runtime import agent_files, capabilities, goal_work, guarding, last_failure, prompt, sessions
 from loopx.runtime.claims import Claim, ClaimKind
-from loopx.runtime.evaluation import Evaluator, failure_text
+from loopx.runtime.evaluation import Evaluator
 from loopx.runtime.goal_work import GoalWork
 from loopx.runtime.host_port import HostSetup, KeptHost
 from loopx.runtime.judge_port import ContractJudge
@@ -37,8 +36,8 @@ from loopx.runtime.progress import Observer, PhaseDone
 from loopx.runtime.project import Project
 from loopx.runtime.schedule_port import GoalSchedule
 from loopx.runtime.seen import JudgedGoal
-from loopx.store import evidence, goals, hosts, todos, turns
 from loopx.store import gates as gate_rows
+from loopx.store import goals, hosts, todos, turns
 from loopx.store.codec import load
 from loopx.store.connection import Tx
 from loopx.store.store import Store
@@ -209,7 +208,7 @@ class TurnWiring:
             todo = todos.get(tx, turn.todo_id) if turn.todo_id is not None else None
             previous = turns.last_of_todo(tx, turn.todo_id) if turn.todo_id is not None else None
             previous = previous or turns.last_of_goal(tx, turn.goal_id)
-            failed = _failed_results(tx, previous.turn_key) if previous is not None else ()
+            failure = last_failure.text(tx, previous)
             answers = (*_answers(tx, turn.goal_id), *capabilities.outcomes(tx, turn.goal_id))
             open_todos = todos.unended(tx, turn.goal_id, 20) if turn.purpose is TurnPurpose.REPLAN else ()
         result = previous.result if previous is not None else None
@@ -222,7 +221,7 @@ class TurnWiring:
                 (check.name, check.command if isinstance(check.command, str) else " ".join(check.command))
                 for check in visible_checks(self._work.contract)
             ),
-            failure=failure_text(failed),
+            failure=failure,
             recurring=result.recurring if result is not None else False,
             restored=result.restore.paths if result is not None and result.restore is not None else (),
             protected=self._protected_names(turn),
@@ -324,14 +323,6 @@ def _with_own_programs(env: dict[str, str]) -> dict[str, str]:
 def token_hash(token: str) -> str:
     """What the store keeps of a turn's token."""
     return hashlib.sha256(token.encode()).hexdigest()
-
-
-def _failed_results(tx: Tx, turn_key: str) -> tuple[CheckResult, ...]:
-    return tuple(
-        msgspec.json.decode(one.body, type=CheckResult)
-        for one in evidence.of_turn(tx, turn_key)
-        if one.kind is EvidenceKind.CHECK and one.verdict != "green"
-    )
 
 
 def _answers(tx: Tx, goal_id: str) -> tuple[str, ...]:

@@ -245,6 +245,10 @@ class StepWriter:
     def _write_back(self, checkpoint: str | None) -> None:
         turn, result = self._turn, self._require_result()
         self._tx.run("turns.set_checkpoint", turn_key=turn.turn_key, checkpoint=checkpoint)
+        if checkpoint is not None:
+            self._tx.run(
+                "evidence.bind_commit", turn_key=turn.turn_key, tree_hash=result.tree_after, commit_sha=checkpoint
+            )
         contract = result.contract
         self._tx.run(
             "goals.write_back",

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import queue
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -41,6 +43,7 @@ from loopx.workspace.check_process import GRACE_MS, Clock, Ended, EndedBy, run_c
 from loopx.workspace.check_report import plan_report, read_report
 
 SHELL = "/bin/sh"
+_POLL_S = 0.05
 _REUSABLE = frozenset({Verdict.GREEN, Verdict.RED})
 Observer = Callable[[str, CheckResult | None], None]
 
@@ -257,7 +260,7 @@ def evaluate(
 
     `captures` are the baseline's by name. Baseline checks run only when `take_baseline`, and then before differential
     ones, which are compared with them. `held_out=False` leaves held-out checks out. `observe(name, None)` is called
-    when a check begins and `observe(name, result)` when it ended, from whichever thread runs it.
+    when a check begins and `observe(name, result)` when it ended, always by the calling thread.
     """
     taken = dict(captures or {})
     results: dict[str, CheckResult] = {}
@@ -295,15 +298,7 @@ def _evaluate_each(
         if observe is not None:
             observe(check.name, found[check.name])
 
-    def one(check: Check) -> CheckResult:
-        if observe is not None:
-            observe(check.name, None)
-        result = run_with_retries(check, here, captures.get(check.against or ""))
-        if observe is not None:
-            observe(check.name, result)
-        return result
-
-    for check, result in zip(to_run, _run_each(to_run, workers, one), strict=True):
+    for check, result in zip(to_run, _run_all(to_run, workers, here, captures, observe), strict=True):
         found[check.name] = result
         inputs = inputs_of(check, here, captures.get(check.against or ""))
         if cache is not None and inputs is not None and result.verdict in _REUSABLE:
@@ -311,12 +306,64 @@ def _evaluate_each(
     return [found[check.name] for check in checks]
 
 
-def _run_each(checks: list[Check], workers: int, one: Callable[[Check], CheckResult]) -> Iterator[CheckResult]:
-    if workers <= 1 or len(checks) <= 1:
-        yield from map(one, checks)
+def _run_all(
+    checks: list[Check],
+    workers: int,
+    here: Session,
+    captures: Mapping[str, Capture],
+    observe: Observer | None,
+) -> Iterator[CheckResult]:
+    if workers > 1 and len(checks) > 1:
+        yield from _run_side_by_side(checks, workers, here, captures, observe)
         return
+    for check in checks:
+        if observe is not None:
+            observe(check.name, None)
+        result = run_with_retries(check, here, captures.get(check.against or ""))
+        if observe is not None:
+            observe(check.name, result)
+        yield result
+
+
+def _run_side_by_side(
+    checks: list[Check],
+    workers: int,
+    here: Session,
+    captures: Mapping[str, Capture],
+    observe: Observer | None,
+) -> list[CheckResult]:
+    """Checks in threads of their own. Whoever watches and whoever cancels is asked by the calling thread only."""
+    told: queue.SimpleQueue[tuple[str, CheckResult | None]] = queue.SimpleQueue()
+    stop = threading.Event()
+    inner = msgspec.structs.replace(here, cancelled=stop.is_set)
+
+    def one(check: Check) -> CheckResult:
+        told.put((check.name, None))
+        result = run_with_retries(check, inner, captures.get(check.against or ""))
+        told.put((check.name, result))
+        return result
+
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(workers, len(checks))) as pool:
-        yield from pool.map(one, checks)
+        running = [pool.submit(one, check) for check in checks]
+        left: set[concurrent.futures.Future[CheckResult]] = set(running)
+        try:
+            while left:
+                left = concurrent.futures.wait(left, timeout=_POLL_S).not_done
+                _tell(told, observe)
+                if here.cancelled():
+                    stop.set()
+        except BaseException:
+            stop.set()
+            raise
+        _tell(told, observe)
+        return [future.result() for future in running]
+
+
+def _tell(told: queue.SimpleQueue[tuple[str, CheckResult | None]], observe: Observer | None) -> None:
+    while not told.empty():
+        name, result = told.get()
+        if observe is not None:
+            observe(name, result)
 
 
 def find_program(program: str, cwd: str | Path, env: Mapping[str, str]) -> ProgramState:

@@ -16,6 +16,10 @@ SELECT * FROM evidence WHERE goal_id = :goal_id ORDER BY evidence_id DESC LIMIT 
 -- name: of_turn
 SELECT * FROM evidence WHERE turn_key = :turn_key ORDER BY evidence_id;
 
+-- name: bind_commit
+UPDATE evidence SET commit_sha = :commit_sha
+WHERE turn_key = :turn_key AND produced = 'verified' AND tree_hash = :tree_hash;
+
 -- name: cached_check
 SELECT result FROM check_cache WHERE inputs = :inputs;
 
