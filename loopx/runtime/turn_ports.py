@@ -130,7 +130,7 @@ class TurnWiring:
                 None if token is not None else lambda: self._setup(turn, self._new_token(turn)),
             ),
             judge=ContractJudge(
-                self._known, tree, self._evaluator(turn), self._env, self._store.now_ms, self._stopping, self._left_ms
+                self.known, tree, self._evaluator(turn), self._env, self._store.now_ms, self._stopping, self._left_ms
             ),
             tree=tree,
             schedule=GoalSchedule(self._store),
@@ -238,7 +238,8 @@ class TurnWiring:
             return ()
         return guarding.protected_names(self._work.tree, self._work.contract, str(base_tree))
 
-    def _known(self, journal: TurnJournal) -> JudgedGoal:
+    def known(self, journal: TurnJournal) -> JudgedGoal:
+        """What the judge of this turn knows before it looks. Raises UsageError (`baseline_missing`)."""
         turn, store = journal.turn, self._store
         baseline = goal_work.baseline_of(store, turn.goal_id)
         reference = goal_work.reference_of(store, turn.goal_id)
