@@ -25,6 +25,7 @@ from loopx.hosts.protocol import (
     HostEnd,
     HostEndKind,
     HostEvent,
+    HostEventKind,
     LaunchPlan,
     LaunchRequest,
     McpServer,
@@ -46,6 +47,7 @@ from loopx.store import turns
 from loopx.store.store import Store
 
 MESSAGE_CHARS = 600
+IDENTICAL_ACTIONS = "identical_actions"
 STDERR_TAIL = 65_536
 STDERR_KEPT = 2_000
 """Characters of it that are kept for people, where nothing else tells what went wrong."""
@@ -314,7 +316,7 @@ class KeptHost:
         end = adapter.classify(record, summary, self._tree_changed())
         if breaker:
             end = msgspec.structs.replace(
-                end, kind=HostEndKind.WORKER_ERROR, process=ProcessEnd.WORKER_ERROR, code="identical_actions"
+                end, kind=HostEndKind.WORKER_ERROR, process=ProcessEnd.WORKER_ERROR, code=IDENTICAL_ACTIONS
             )
         idle = end.kind is HostEndKind.NO_OP
         word = HostWord(
@@ -361,24 +363,34 @@ class KeptHost:
 
 
 class ActionGuard:
-    """Counts identical tool calls in a row; the breaker against an agent that repeats itself for ever."""
+    """Counts identical tool calls in a row; the breaker against an agent that repeats itself for ever.
+
+    A short cycle of calls is a repetition too. A file that changed in between makes the same call a new one: who runs
+    the same tests after each edit repeats nothing.
+    """
 
     LIMIT = 40
+    CYCLES = (1, 2, 3)
 
     def __init__(self) -> None:
-        self._last: tuple[str | None, str] | None = None
-        self._run = 0
+        self._recent: list[tuple[str | None, str]] = []
+        self._runs = dict.fromkeys(self.CYCLES, 0)
         self.tripped = False
 
     def see(self, event: HostEvent) -> None:
         """Count one event."""
-        if event.kind != "tool_call":
+        if event.kind is HostEventKind.FILE_CHANGE:
+            self._recent.clear()
+            self._runs = dict.fromkeys(self.CYCLES, 0)
+        if event.kind is not HostEventKind.TOOL_CALL:
             return
         action = (event.tool, event.text)
-        self._run = self._run + 1 if action == self._last else 1
-        self._last = action
-        if self._run >= self.LIMIT:
-            self.tripped = True
+        for cycle in self.CYCLES:
+            known = len(self._recent) >= cycle and self._recent[-cycle] == action
+            self._runs[cycle] = self._runs[cycle] + 1 if known else 0
+            if self._runs[cycle] >= (self.LIMIT - 1) * cycle:
+                self.tripped = True
+        self._recent = [*self._recent, action][-max(self.CYCLES) :]
 
 
 def _with_prompt(plan: LaunchPlan, spool_dir: str, text: str) -> LaunchPlan:

@@ -36,6 +36,7 @@ _STATE_VERDICT = {
     ChecksState.RED_STARVED: ChecksVerdict.RED_STARVED,
     ChecksState.NOT_EVALUABLE: ChecksVerdict.NOT_EVALUABLE,
 }
+QUESTION_CHARS = 2000
 LIMIT_KINDS = frozenset({HostEndKind.RATE_LIMITED, HostEndKind.QUOTA_EXHAUSTED})
 
 
@@ -201,7 +202,7 @@ class ContractJudge:
             primary_green=seen.comparison.primary_turned_green,
             completion_claimed=claimed,
             blocker_verified=last_of(seen.claims, ClaimKind.BLOCKER) is not None,
-            person_asked=last_of(seen.claims, ClaimKind.QUESTION) is not None,
+            person_asked=_asks_anew(seen),
             failed_in_a_row=known.failure_streak,
             replan_after=known.goal.definition.breaker_threshold,
             retry=self._retry(end, known, checks),
@@ -234,6 +235,12 @@ class ContractJudge:
     def _no_change(self, seen: Seen) -> bool:
         accepted = judge_no_change(baseline=seen.known.baseline, tree_hash_now=seen.tree_after, current=seen.evaluation)
         return accepted.accepted
+
+
+def _asks_anew(seen: Seen) -> bool:
+    """The agent asks something that nobody has answered yet; an answer that it overlooked is told again."""
+    question = last_of(seen.claims, ClaimKind.QUESTION)
+    return question is not None and question.text[:QUESTION_CHARS] not in seen.known.answered
 
 
 def _todo_checks(known: JudgedGoal) -> tuple[Check, ...]:

@@ -12,10 +12,12 @@ from loopx.contracts.model import CheckResult
 from loopx.control_plane.quota.facts import ContractState
 from loopx.control_plane.turn_driver.journal import EvidenceKind, Turn, TurnResult
 from loopx.runtime.evaluation import failure_text
+from loopx.runtime.host_port import IDENTICAL_ACTIONS
 from loopx.store import evidence
 from loopx.store.connection import Tx
 
 _PLACES = {"snapshot: ": "in a clean copy of the tree: ", "todo: ": ""}
+REPEATED = "It was ended, because it did the same thing again and again: try another way."
 UNMET = "All of these checks are green, but the goal is not reached: read the objective again."
 
 
@@ -43,7 +45,7 @@ def _placed(name: str, result: CheckResult) -> CheckResult:
 def _refused(result: TurnResult) -> list[str]:
     """What a guard refused and nobody but the agent can take back; files that were put back are told by themselves."""
     restored = set(result.restore.paths) if result.restore is not None else set()
-    lines = []
+    lines = [REPEATED] if IDENTICAL_ACTIONS in result.findings else []
     for finding in result.findings:
         code, _, path = finding.partition(" ")
         if code.endswith(":refused") and path not in restored:

@@ -26,6 +26,7 @@ from loopx.loops.turn_result import ResultRule, TurnVerdict
 from loopx.runtime import engine_gates
 from loopx.runtime.claims import ClaimKind, last_of
 from loopx.runtime.evaluation import without_output
+from loopx.runtime.host_port import IDENTICAL_ACTIONS
 from loopx.runtime.seen import Seen, contract_state
 
 HOST_ATTEMPTS = 5
@@ -100,13 +101,13 @@ def build(seen: Seen, verdict: TurnVerdict, host: HostReport, now_ms: int) -> Tu
         checks_total=len(evaluation.results) if evaluation is not None else 0,
         signatures=seen.signatures,
         recurring=seen.repeats,
-        no_change=not seen.changed and seen.signatures == seen.known.last_signatures and not seen.claims,
+        no_change=_nothing_new(seen),
         evidence=_evidence(seen, host),
         gate=_gate(seen, verdict, end, host.engine),
         wait=_wait(verdict, end),
         delta=seen.known.delta if verdict.rule is ResultRule.REPLAN_DELTA else None,
         restore=_restore(seen, verdict),
-        findings=(*_guard_findings(seen), *((HOST_DEGRADED,) if _degraded(seen) else ())),
+        findings=(*_guard_findings(seen), *_host_findings(seen)),
         retryable=verdict.retry.retryable if verdict.retry is not None else False,
         retry_not_before_ms=verdict.retry.not_before_ms if verdict.retry is not None else None,
         attempts_left=verdict.retry.attempts_left if verdict.retry is not None else 0,
@@ -115,11 +116,22 @@ def build(seen: Seen, verdict: TurnVerdict, host: HostReport, now_ms: int) -> Tu
     )
 
 
+def _nothing_new(seen: Seen) -> bool:
+    """Neither the tree, nor the checks, nor todos and evidence changed; what was merely said never counts."""
+    same = not seen.changed and seen.signatures == seen.known.last_signatures
+    return same and not seen.claims and not seen.known.noted
+
+
 def _guard_findings(seen: Seen) -> tuple[str, ...]:
     return tuple(
         f"{finding.code}{':refused' if finding.refused else ''}{f' {finding.path}' if finding.path else ''}"
         for finding in seen.guard.findings
     )
+
+
+def _host_findings(seen: Seen) -> tuple[str, ...]:
+    repeated = (IDENTICAL_ACTIONS,) if seen.word.end.code == IDENTICAL_ACTIONS else ()
+    return (*repeated, *((HOST_DEGRADED,) if _degraded(seen) else ()))
 
 
 def _degraded(seen: Seen) -> bool:

@@ -44,6 +44,10 @@ class JudgedGoal(msgspec.Struct, frozen=True, kw_only=True):
     """How the same engine ended in the turn before this one."""
     claims: tuple[Claim, ...]
     """What the agent said through its tools."""
+    noted: bool = False
+    """The agent added todos or evidence in this turn."""
+    answered: frozenset[str] = frozenset()
+    """Questions that people have answered: to ask one again in the same words is no new question."""
     delta: ReplanDelta | None = None
     existing_successors: tuple[str, ...] = ()
 

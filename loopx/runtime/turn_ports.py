@@ -36,8 +36,8 @@ from loopx.runtime.progress import Observer, PhaseDone
 from loopx.runtime.project import Project
 from loopx.runtime.schedule_port import GoalSchedule
 from loopx.runtime.seen import JudgedGoal
+from loopx.store import evidence, goals, hosts, todos, turns
 from loopx.store import gates as gate_rows
-from loopx.store import goals, hosts, todos, turns
 from loopx.store.codec import load
 from loopx.store.connection import Tx
 from loopx.store.store import Store
@@ -255,6 +255,10 @@ class TurnWiring:
             previous = turns.last_of_goal(tx, turn.goal_id)
             accepted = load(row["accepted"], dict[str, str | None]) if row["accepted"] else {}
             successors = _existing(tx, turn.goal_id, claims)
+            noted = bool(evidence.of_turn(tx, turn.turn_key)) or _added_todos(tx, turn)
+            answered = frozenset(
+                row["question"] for row in tx.all("gates.answered_since", goal_id=turn.goal_id, limit=20)
+            )
             delta = self._delta(tx, turn)
             limit_streak = turns.limits_in_a_row(tx, turn)
             last_run = hosts.last_of_turn(tx, previous.turn_key) if previous is not None else None
@@ -275,6 +279,8 @@ class TurnWiring:
             limit_streak=limit_streak,
             last_end_kind=last_run.end_kind if last_run is not None and last_run.engine == turn.engine else None,
             claims=claims,
+            noted=noted,
+            answered=answered,
             delta=delta,
             existing_successors=successors,
         )
@@ -330,6 +336,14 @@ def _answers(tx: Tx, goal_id: str) -> tuple[str, ...]:
     gates = tuple(gate_rows.from_row(row) for row in tx.all("gates.answered_since", goal_id=goal_id, limit=3))
     told = (gate for gate in gates if gate.answer and gate.kind not in _NOT_FOR_AGENTS)
     return tuple(f"{gate.question[:80]} -> {gate.answer}" for gate in told)
+
+
+def _added_todos(tx: Tx, turn: Turn) -> bool:
+    """Whether todos came up during the turn, besides the one that LoopX makes for the goal itself."""
+    return any(
+        todo.created_at_ms >= turn.started_at_ms and todo.reason != GOAL_ITSELF
+        for todo in todos.unended(tx, turn.goal_id, 100)
+    )
 
 
 def _existing(tx: Tx, goal_id: str, claims: tuple[Claim, ...]) -> tuple[str, ...]:

@@ -180,6 +180,7 @@ FINDINGS: Final[Mapping[str, str]] = {
     "user_index_moved": "your index changed",
     "goal_branch_moved": "somebody moved the goal's branch",
     "second_run_incomplete": "the run without these changes did not finish",
+    "identical_actions": "the same action again and again",
     "host_degraded": "the engine did nothing twice in a row",
 }
 PHASES: Final[Mapping[str, str]] = {
