@@ -1,7 +1,8 @@
 """What verification costs on a large repository, as ratios to the checks' own time: `python -m bench.verify_overhead`.
 
 The check parses every file of the tree once, the least that a linter or a test runner which collects all of it does;
-real suites take longer, so that real ratios are smaller. A turn's overhead is all that LoopX does around the checks: three captures
+real suites take longer, so that real ratios are smaller. A turn's overhead is all that LoopX does around the checks:
+three captures
 of the tree (before, after, and after the checks), the protected paths, the comparison with the start, the programs.
 What only a completion pays (the clean copy) is shown apart. All times are CPU seconds of LoopX and of what it starts,
 because those are the same on a busy machine.
