@@ -2,10 +2,9 @@
 
 The check parses every file of the tree once, the least that a linter or a test runner which collects all of it does;
 real suites take longer, so that real ratios are smaller. A turn's overhead is all that LoopX does around the checks:
-three captures
-of the tree (before, after, and after the checks), the protected paths, the comparison with the start, the programs.
-What only a completion pays (the clean copy) is shown apart. All times are CPU seconds of LoopX and of what it starts,
-because those are the same on a busy machine.
+three captures of the tree (before, after, and after the checks), the protected paths, the comparison with the start,
+the programs. What only a completion pays (the clean copy) is shown apart. All times are CPU seconds of LoopX and of
+what it starts, because those are the same on a busy machine.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ def _turn(
 
 
 def make_repository(root: Path, files: int) -> Path:
-    """A git repository with so many small files, a tenth of them tests."""
+    """A git repository with so many small files, a tenth of them tests, packed as a clone is."""
     root.mkdir()
     for folder in range(FOLDERS):
         (root / f"src/{folder}").mkdir(parents=True)
@@ -148,7 +147,7 @@ def make_repository(root: Path, files: int) -> Path:
         (root / f"src/{number % FOLDERS}/{name}").write_text(f"x = {number}\n" * 40)
     (root / "parse_all.py").write_text(PARSE_ALL)
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
-    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "start"]):
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "start"], ["repack", "-adq"]):
         who = ["-c", "user.name=B", "-c", "user.email=b@localhost"]
         subprocess.run(["git", *who, *words], cwd=root, check=True, env=environment)
     return root
