@@ -44,8 +44,12 @@ def main() -> int:
     arguments.add_argument(
         "--check", action="store_true", help="change nothing; exit with 1 when the page is not current"
     )
-    text = page()
-    if not arguments.parse_args().check:
+    arguments.add_argument("--print", action="store_true", help="print the page instead of writing it")
+    text, chosen = page(), arguments.parse_args()
+    if chosen.print:
+        print(text)
+        return 0
+    if not chosen.check:
         PAGE.write_text(text, encoding="utf-8")
         return 0
     if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
