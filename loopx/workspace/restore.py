@@ -8,8 +8,8 @@ submodules and nested repositories; and it refuses before the first change when 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -175,7 +175,9 @@ def _put(source: Path, root: Path, path: str) -> None:
             parent.unlink()
         parent.mkdir(exist_ok=True)
     target = root / path
-    fresh = target.with_name(TEMPORARY_PREFIX + secrets.token_hex(6))
+    # The same name each time: who died here and comes again takes away what was left.
+    fresh = target.with_name(TEMPORARY_PREFIX + hashlib.sha256(os.fsencode(path)).hexdigest()[:12])
+    fresh.unlink(missing_ok=True)
     try:
         if source.is_symlink():
             fresh.symlink_to(source.readlink())

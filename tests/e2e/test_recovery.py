@@ -121,10 +121,17 @@ def test_killed_right_after_the_start_of_the_host_it_is_found_again(zygote: kit.
     assert len(rows(box, "SELECT 1 FROM host_runs")) == 1
 
 
-def first_point(zygote: kit.Zygote, folder: str, label: str) -> int:
+def first_point(
+    zygote: kit.Zygote,
+    folder: str,
+    label: str,
+    acts: tuple[Act, ...] = (WHOLE,),
+    files: dict[str, str] = FILES,
+    checks: tuple[str, ...] = CHECKS,
+) -> int:
     """The number of the first point whose label begins like this, in an undisturbed run of the same goal."""
-    with Sandbox(folder, files=FILES) as probe:
-        goal = probe.goal(WHOLE, checks=CHECKS)
+    with Sandbox(folder, files=files) as probe:
+        goal = probe.goal(*acts, checks=checks)
     points = Path(folder, "points")
     assert zygote.run(folder=folder, goal_id=goal.goal_id, points=str(points)) == 0
     labels = points.read_text().splitlines()
@@ -149,6 +156,20 @@ def test_a_refused_turn_whose_files_were_to_go_back_writes_and_spends_nothing_on
         assert rows(box, "SELECT * FROM ledger") == []
         assert zygote.run(**order(box, goal.goal_id)) == 0
         assert len(box.agent(cheat, WHOLE).started) == 2
+
+
+def test_a_restore_that_is_cut_leaves_no_temporary_file_in_the_user_s_tree(zygote: kit.Zygote, tmp_path: Path) -> None:
+    cheat = Act(write={"check.sh": "true\n"}, claim="completion")
+    files = {"check.sh": "grep -q 2 n.txt\n", "n.txt": "0\n"}
+    checks = ("sh check.sh",)
+    at = first_point(zygote, str(tmp_path / "probe"), "file replace .loopx-tmp-", (cheat, WHOLE), files, checks)
+    with Sandbox(str(tmp_path / "box"), files=files) as box:
+        goal = box.goal(cheat, WHOLE, checks=checks)
+        points = str(tmp_path / "points")
+        assert zygote.run(**order(box, goal.goal_id, points=points, point=at, side="before")) == child.DIED
+        assert list(Path(box.root).glob(".loopx-tmp-*"))
+        assert zygote.run(**order(box, goal.goal_id)) == 0
+        assert list(Path(box.root).glob(".loopx-tmp-*")) == []
 
 
 def someone_makes_the_branch(box: Sandbox, goal_id: str) -> Observer:
