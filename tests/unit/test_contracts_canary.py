@@ -32,7 +32,7 @@ def test_where_no_canary_ran_nothing_is_known() -> None:
 
 
 def test_a_list_that_was_cut_may_hold_the_last_file_in_part() -> None:
-    other = tuple(name.replace("test_m", "test_n") for name in ALL)
+    other = tuple(name.replace("test_m.", "test_n.") for name in ALL)
     assert canary.is_caught(_result(*ALL, *other[:2], failed=300)) is True
     assert canary.is_caught(_result(*ALL, *other[:2])) is False
 
