@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from loopx.control_plane.errors import ConflictError
+from loopx.control_plane.errors import ConflictError, StoreError
 from loopx.control_plane.ids import AgentId, Epoch
 from loopx.control_plane.turn_driver.journal import Fence
 from loopx.control_plane.work_items.lease import TURN_LEASE_MS
@@ -31,15 +31,29 @@ def only_run(store: Store, goal_id: str, agent_id: AgentId, owner: str) -> Itera
     Raises ConflictError (`goal_running`) that names the process which runs it.
     """
     name = resource(goal_id, agent_id)
-    dead = _dead_holder(store, name)
-    with store.write() as tx:
-        epoch = _acquire(tx, goal_id, name, owner, dead, store.now_ms())
+    epoch = _take(store, goal_id, name, owner)
     try:
         with LeaseKeeper(store.path, store.clock, Fence(resource=name, epoch=epoch), None):
             yield
     finally:
         with store.write() as tx:
             leases.release(tx, name, epoch)
+
+
+def _take(store: Store, goal_id: str, name: str, owner: str) -> Epoch:
+    """The run's lease; a commit whose answer was lost is read back, or the run would wait for itself."""
+    dead = _dead_holder(store, name)
+    with store.read() as tx:
+        before = leases.get(tx, name)
+    try:
+        with store.write() as tx:
+            return _acquire(tx, goal_id, name, owner, dead, store.now_ms())
+    except StoreError:
+        with store.read() as tx:
+            held = leases.get(tx, name)
+        if held is None or held.owner != owner or (before is not None and held.epoch == before.epoch):
+            raise
+        return held.epoch
 
 
 def _dead_holder(store: Store, name: str) -> str | None:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import msgspec
 
 from loopx.control_plane.effect_program import effect_ref, turn_key
-from loopx.control_plane.errors import ConflictError, LoopXError, UsageError
-from loopx.control_plane.ids import AgentId, EffectRef, GoalId, TurnKey
+from loopx.control_plane.errors import ConflictError, LoopXError, NotFoundError, StoreError, UsageError
+from loopx.control_plane.ids import AgentId, EffectRef, Epoch, GoalId, TurnKey
 from loopx.control_plane.ports import CloseoutPort
 from loopx.control_plane.quota import decision as decisions
 from loopx.control_plane.quota.facts import GoalFacts
@@ -222,10 +222,13 @@ class TurnRunner:
         )
         accepted = self._accept_outside_changes(work, tree_before)
         work.tree.remember_user(request.turn_key)
-        with self._store.write() as tx:
-            if accepted is not None:
-                tx.run("goals.set_accepted", goal_id=work.goal_id, accepted=dump(accepted))
-            journal, fence = turns.start(tx, request, self._store.now_ms())
+        try:
+            with self._store.write() as tx:
+                if accepted is not None:
+                    tx.run("goals.set_accepted", goal_id=work.goal_id, accepted=dump(accepted))
+                journal, fence = turns.start(tx, request, self._store.now_ms())
+        except StoreError as error:
+            journal, fence = self._read_back(request.turn_key, None, error)
         self._tell_opened(journal.turn, resumed=False)
         return self._execute(work, journal, fence, token)
 
@@ -256,11 +259,28 @@ class TurnRunner:
         NeedsPersonError (`journal_blocked`).
         """
         dead_owner = self._dead_owner()
-        with self._store.write() as tx:
-            journal, fence = turns.take_over(tx, key, self.owner, self._store.now_ms(), dead_owner=dead_owner)
+        before = self._store.load(key).turn.epoch
+        try:
+            with self._store.write() as tx:
+                journal, fence = turns.take_over(tx, key, self.owner, self._store.now_ms(), dead_owner=dead_owner)
+        except StoreError as error:
+            journal, fence = self._read_back(key, before, error)
         self._require_sound(journal, fence)
         self._tell_opened(journal.turn, resumed=True)
         return self._execute(self.work(), journal, fence, None)
+
+    def _read_back(self, key: TurnKey, before: Epoch | None, error: StoreError) -> tuple[TurnJournal, Fence]:
+        """The turn that this process took in a commit whose answer was lost; `error` again when it did not take it."""
+        try:
+            journal = self._store.load(key)
+        except NotFoundError:
+            raise error from None
+        fence = turns.fence_of(journal.turn)
+        with self._store.read() as tx:
+            held = leases.get(tx, fence.resource)
+        if fence.epoch == before or held is None or (held.owner, held.epoch) != (self.owner, fence.epoch):
+            raise error
+        return journal, fence
 
     def _require_sound(self, journal: TurnJournal, fence: Fence) -> None:
         """Block a journal that contradicts itself: guessing its progress is never an option."""

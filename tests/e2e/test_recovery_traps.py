@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from loopx.control_plane.errors import ConflictError, StoreError
+from loopx.control_plane.errors import NotNowError, StoreError
 from loopx.control_plane.ids import AgentId
 from loopx.runtime.worker_books import Books
 from loopx.store import connection as connections
@@ -117,7 +117,7 @@ def run_with_a_lost_answer(folder: Path, number: int) -> tuple[dict[str, Any] | 
                     break
                 except StoreError as error:
                     assert error.code == "store_unreadable"
-                except ConflictError as error:
+                except NotNowError as error:
                     # The lost answer was the closeout's: there is nothing left to run.
                     assert error.code == "goal_closed"
     finally:
