@@ -184,7 +184,7 @@ def _slots_left(tx: Tx, goal: Goal, now_ms: int) -> int:
 
 
 def _answers(tx: Tx, goal_id: str) -> tuple[str, ...]:
-    rows = tx.all("gates.answered_since", goal_id=goal_id, limit=3)
+    rows = tx.all("gates.last_answered", goal_id=goal_id, limit=3)
     return tuple(f"{row['question'][:200]} -> {row['answer']}" for row in rows if row["answer"])
 
 

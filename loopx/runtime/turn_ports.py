@@ -23,7 +23,7 @@ from loopx.control_plane.turn_driver.journal import (
     TurnState,
 )
 from loopx.control_plane.turn_driver.transaction import PHASES
-from loopx.control_plane.work_items.gate import GateKind
+from loopx.control_plane.work_items.gate import Gate, GateKind
 from loopx.control_plane.work_items.todo import GOAL_ITSELF, Todo
 from loopx.hosts.protocol import Deadlines, McpServer
 from loopx.runtime import agent_files, capabilities, goal_work, guarding, last_failure, prompt, sessions
@@ -256,9 +256,7 @@ class TurnWiring:
             accepted = load(row["accepted"], dict[str, str | None]) if row["accepted"] else {}
             successors = _existing(tx, turn.goal_id, claims)
             noted = bool(evidence.of_turn(tx, turn.turn_key)) or _added_todos(tx, turn)
-            answered = frozenset(
-                row["question"] for row in tx.all("gates.answered_since", goal_id=turn.goal_id, limit=20)
-            )
+            answered = _overlooked(tx, turn.goal_id)
             delta = self._delta(tx, turn)
             limit_streak = turns.limits_in_a_row(tx, turn)
             last_run = hosts.last_of_turn(tx, previous.turn_key) if previous is not None else None
@@ -332,10 +330,22 @@ def token_hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+def _told(tx: Tx, goal_id: str) -> tuple[Gate, ...]:
+    """The answers that a turn's prompt tells of."""
+    gates = tuple(gate_rows.from_row(row) for row in tx.all("gates.last_answered", goal_id=goal_id, limit=3))
+    return tuple(gate for gate in gates if gate.answer and gate.kind not in _NOT_FOR_AGENTS)
+
+
 def _answers(tx: Tx, goal_id: str) -> tuple[str, ...]:
-    gates = tuple(gate_rows.from_row(row) for row in tx.all("gates.answered_since", goal_id=goal_id, limit=3))
-    told = (gate for gate in gates if gate.answer and gate.kind not in _NOT_FOR_AGENTS)
-    return tuple(f"{gate.question[:80]} -> {gate.answer}" for gate in told)
+    return tuple(f"{gate.question[:80]} -> {gate.answer}" for gate in _told(tx, goal_id))
+
+
+def _overlooked(tx: Tx, goal_id: str) -> frozenset[str]:
+    """Questions whose answers the prompt tells: to ask one again is no new question.
+
+    Except under a standing answer, which goes on record each time that it answers, and may be revoked.
+    """
+    return frozenset(gate.question for gate in _told(tx, goal_id) if not gate_rows.ever_granted(tx, gate))
 
 
 def _added_todos(tx: Tx, turn: Turn) -> bool:

@@ -195,9 +195,8 @@ def store_mark(store: Store) -> str:
 
 
 def _past_gates(tx: Tx, goal_id: str) -> tuple[Gate, ...]:
-    rows = tx.all("gates.answered_since", goal_id=goal_id, limit=10)
-    found = [gates.from_row(row) for row in rows]
-    return tuple(sorted(found, key=lambda gate: gate.answered_at_ms or 0, reverse=True))
+    rows = tx.all("gates.last_answered", goal_id=goal_id, limit=10)
+    return tuple(gates.from_row(row) for row in rows)
 
 
 def _spend(tx: Tx, goal_id: str, goal: Goal) -> tuple[Series, ...]:

@@ -63,6 +63,12 @@ def _standing(tx: Tx, goal_id: GoalId, draft: GateDraft, now_ms: int) -> Grant |
     return live_grant(tx, goal_id, f"question:{question_key(draft.question)}", now_ms)
 
 
+def ever_granted(tx: Tx, gate: Gate) -> bool:
+    """Whether a person ever gave this gate's question a standing answer, revoked by now or not."""
+    scope = f"question:{question_key(gate.question)}"
+    return tx.one("gates.ever_granted", goal_id=gate.goal_id, scope=scope) is not None
+
+
 def from_row(row: Row) -> Gate:
     return Gate(
         gate_id=GateId(row["gate_id"]),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from loopx.hosts.protocol import HostEvent, HostEventKind
+from loopx.runtime import gate_service
 from loopx.runtime.host_port import ActionGuard
 from loopx.store import gates
 from tests.e2e.engine_kit import Bench
@@ -98,6 +99,40 @@ def test_a_question_that_was_answered_is_not_asked_again(folder: Path) -> None:
     assert "Drop v1? -> no" in story.prompt(3)
     with session.store.read() as tx:
         assert gates.open_gates(tx, goal.goal_id) == ()
+
+
+def test_a_question_whose_standing_answer_was_revoked_is_asked_again(folder: Path) -> None:
+    ask = 'result(kind="question", summary="?", question={"text": "Drop v1?", "choices": ["yes", "no"]})'
+    story = Story(folder, ask, ask)
+    session = story.session()
+    goal = story.goal(session)
+    assert story.run(session, goal).exit_code == 11
+    with session.store.read() as tx:
+        [gate] = gates.open_gates(tx, goal.goal_id)
+    answered = gate_service.answer(session.store, gate.gate_id, "no", "anna", always=True)
+    assert answered.grant_id is not None
+    gate_service.revoke(session.store, answered.grant_id, "anna")
+
+    assert story.run(session, goal).exit_code == 11
+
+    with session.store.read() as tx:
+        assert [gate.question for gate in gates.open_gates(tx, goal.goal_id)] == ["Drop v1?"]
+
+
+def test_the_newest_answer_is_told_however_old_its_question(folder: Path) -> None:
+    story = Story(folder, "pass")
+    session = story.session()
+    goal = story.goal(session)
+    store = session.store
+    asked = [gate_service.ask(store, str(goal.goal_id), f"Question {n}?", (), ()).gate_id for n in range(5)]
+    with store.write() as tx:
+        for later, gate_id in enumerate(reversed(asked)):
+            gates.answer(tx, gates.get(tx, gate_id), "yes", "anna", store.now_ms() + later)
+
+    story.run(session, goal, max_turns=1)
+
+    told = [n for n in range(5) if f"Question {n}? -> yes" in story.prompt(1)]
+    assert told == [0, 1, 2]
 
 
 def test_another_question_is_asked(folder: Path) -> None:

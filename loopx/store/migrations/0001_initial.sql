@@ -143,6 +143,7 @@ CREATE UNIQUE INDEX gates_dedupe ON gates (goal_id, dedupe_key) WHERE status = '
 CREATE INDEX gates_open ON gates (goal_id, blocks_goal DESC, gate_id) WHERE status = 'open';
 CREATE INDEX gates_by_age ON gates (created_at_ms, gate_id) WHERE status = 'open';
 CREATE INDEX gates_page ON gates (goal_id, gate_id);
+CREATE INDEX gates_answered ON gates (goal_id, answered_at_ms DESC, gate_id DESC) WHERE status = 'answered';
 
 CREATE TABLE grants (
   grant_id {text} NOT NULL PRIMARY KEY,

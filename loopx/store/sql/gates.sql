@@ -36,9 +36,13 @@ SELECT * FROM gates WHERE goal_id = :goal_id AND status = 'open' AND expires_at_
 -- name: any_open
 SELECT EXISTS (SELECT 1 FROM gates WHERE goal_id = :goal_id AND status = 'open');
 
--- name: answered_since
--- Answers that the next turn's prompt should hear of.
-SELECT * FROM gates WHERE goal_id = :goal_id AND status = 'answered' AND gate_id > '' ORDER BY gate_id DESC LIMIT :limit;
+-- name: last_answered
+-- Answers that the next turn's prompt should hear of: the newest answers, whatever the age of their questions.
+SELECT * FROM gates WHERE goal_id = :goal_id AND status = 'answered'
+ORDER BY answered_at_ms DESC, gate_id DESC LIMIT :limit;
+
+-- name: ever_granted
+SELECT 1 AS found FROM grants WHERE goal_id = :goal_id AND scope = :scope LIMIT 1;
 
 -- name: insert_grant
 INSERT INTO grants (grant_id, goal_id, scope, answer, granted_by, created_at_ms, expires_at_ms, revoked)
