@@ -8,7 +8,9 @@ CREATE TABLE store_meta (
 
 CREATE TABLE goals (
   goal_id {text} NOT NULL PRIMARY KEY,
-  state {text} NOT NULL CHECK (state IN ('active', 'paused', 'stopped', 'completed', 'cancelled')),
+  state {text} NOT NULL CHECK (
+    state = 'active' OR state = 'paused' OR state = 'stopped'
+    OR state = 'completed' OR state = 'cancelled'),
   revision {int} NOT NULL,
   root {text} NOT NULL,
   tree_key {text} NOT NULL,
@@ -26,7 +28,7 @@ CREATE TABLE goals (
   event_seq {int} NOT NULL,
   event_head {text} NOT NULL,
   scheduled_seq {int} NOT NULL,
-  contract_state {text} NOT NULL CHECK (contract_state IN ('green', 'red', 'unknown')),
+  contract_state {text} NOT NULL CHECK (contract_state = 'green' OR contract_state = 'red' OR contract_state = 'unknown'),
   contract_tree {text},
   base_tree {text},
   accepted {json},
@@ -70,8 +72,12 @@ CREATE TABLE todos (
   goal_id {text} NOT NULL REFERENCES goals (goal_id),
   title {text} NOT NULL,
   body {text} NOT NULL,
-  task_class {text} NOT NULL CHECK (task_class IN ('advancement', 'monitor', 'user', 'review')),
-  status {text} NOT NULL CHECK (status IN ('open', 'claimed', 'done', 'blocked', 'deferred', 'superseded')),
+  task_class {text} NOT NULL CHECK (
+    task_class = 'advancement' OR task_class = 'monitor'
+    OR task_class = 'user' OR task_class = 'review'),
+  status {text} NOT NULL CHECK (
+    status = 'open' OR status = 'claimed' OR status = 'done'
+    OR status = 'blocked' OR status = 'deferred' OR status = 'superseded'),
   priority {int} NOT NULL,
   open_deps {int} NOT NULL CHECK (open_deps >= 0),
   open_gates {int} NOT NULL CHECK (open_gates >= 0),
@@ -97,9 +103,9 @@ CREATE INDEX todos_ready ON todos (goal_id, priority DESC, todo_id)
   WHERE status = 'open' AND open_deps = 0 AND open_gates = 0 AND task_class IN ('advancement', 'review');
 CREATE INDEX todos_gated ON todos (goal_id)
   WHERE status = 'open' AND open_deps = 0 AND open_gates > 0 AND task_class IN ('advancement', 'review');
-CREATE INDEX todos_unended ON todos (goal_id, status) WHERE status IN ('open', 'claimed', 'blocked', 'deferred');
+CREATE INDEX todos_unended ON todos (goal_id, status) WHERE status <> 'done' AND status <> 'superseded';
 CREATE INDEX todos_urgent ON todos (goal_id, priority DESC, todo_id)
-  WHERE status IN ('open', 'claimed', 'blocked', 'deferred');
+  WHERE status <> 'done' AND status <> 'superseded';
 CREATE INDEX todos_by_status ON todos (goal_id, status);
 CREATE INDEX todos_wake ON todos (goal_id, wake_at_ms) WHERE status IN ('blocked', 'deferred');
 CREATE INDEX todos_monitor ON todos (goal_id, monitor_due_ms) WHERE task_class = 'monitor' AND status = 'open';
@@ -130,7 +136,7 @@ CREATE TABLE gates (
   blocks_goal {bool} NOT NULL,
   todos {json} NOT NULL,
   dedupe_key {text} NOT NULL,
-  status {text} NOT NULL CHECK (status IN ('open', 'answered', 'expired')),
+  status {text} NOT NULL CHECK (status = 'open' OR status = 'answered' OR status = 'expired'),
   answer {text},
   answered_by {text},
   fix {text} NOT NULL,
@@ -164,14 +170,16 @@ CREATE TABLE turns (
   todo_id {text},
   number {int} NOT NULL,
   goal_revision {int} NOT NULL,
-  purpose {text} NOT NULL CHECK (purpose IN ('work', 'repair', 'replan')),
+  purpose {text} NOT NULL CHECK (purpose = 'work' OR purpose = 'repair' OR purpose = 'replan'),
   route {text} NOT NULL,
-  state {text} NOT NULL CHECK (state IN ('open', 'closed', 'blocked')),
+  state {text} NOT NULL CHECK (state = 'open' OR state = 'closed' OR state = 'blocked'),
   completed {int} NOT NULL CHECK (completed BETWEEN 0 AND 7),
   intended_kind {text},
   result_kind {text},
   failed_phase {text},
-  closeout {text} NOT NULL CHECK (closeout IN ('none', 'pending', 'failed', 'done')),
+  closeout {text} NOT NULL CHECK (
+    closeout = 'none' OR closeout = 'pending'
+    OR closeout = 'failed' OR closeout = 'done'),
   epoch {int} NOT NULL,
   engine {text} NOT NULL,
   predecessor {text},
@@ -269,7 +277,7 @@ CREATE TABLE schedules (
   updated_at_ms {int} NOT NULL
 ){strict};
 
-CREATE INDEX schedules_pending ON schedules (goal_id) WHERE state IN ('pending_apply', 'pending_ack', 'failed');
+CREATE INDEX schedules_pending ON schedules (goal_id) WHERE (state = 'pending_apply' OR state = 'pending_ack' OR state = 'failed');
 
 CREATE TABLE heartbeats (
   goal_id {text} NOT NULL,
@@ -284,7 +292,9 @@ CREATE TABLE evidence (
   goal_id {text} NOT NULL REFERENCES goals (goal_id),
   turn_key {text},
   todo_id {text},
-  kind {text} NOT NULL CHECK (kind IN ('check', 'diff', 'metric', 'link', 'note', 'guard')),
+  kind {text} NOT NULL CHECK (
+    kind = 'check' OR kind = 'diff' OR kind = 'metric'
+    OR kind = 'link' OR kind = 'note' OR kind = 'guard'),
   produced {text} NOT NULL CHECK (produced IN ('verified', 'claimed')),
   name {text} NOT NULL,
   verdict {text},
@@ -361,7 +371,9 @@ CREATE TABLE capability_intents (
   command {json} NOT NULL,
   definition {json} NOT NULL,
   reason {text} NOT NULL,
-  status {text} NOT NULL CHECK (status IN ('requested', 'granted', 'refused', 'running', 'done', 'failed')),
+  status {text} NOT NULL CHECK (
+    status = 'requested' OR status = 'granted' OR status = 'refused'
+    OR status = 'running' OR status = 'done' OR status = 'failed'),
   effect_ref {text} NOT NULL UNIQUE,
   attempt {int} NOT NULL,
   gate_id {text},
@@ -379,7 +391,7 @@ CREATE TABLE outbox (
   effect_key {text} NOT NULL UNIQUE,
   kind {text} NOT NULL,
   payload {json} NOT NULL,
-  status {text} NOT NULL CHECK (status IN ('pending', 'sent', 'dead')),
+  status {text} NOT NULL CHECK (status = 'pending' OR status = 'sent' OR status = 'dead'),
   attempts {int} NOT NULL,
   next_at_ms {int} NOT NULL,
   last_error {text} NOT NULL,

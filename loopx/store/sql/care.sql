@@ -25,7 +25,7 @@ SELECT * FROM (SELECT t.todo_id, t.goal_id, t.open_deps, t.open_gates,
       WHERE d.todo_id = t.todo_id AND o.status NOT IN ('done', 'superseded')) AS deps,
     (SELECT COUNT(*) FROM gates g, json_each(g.todos) j
       WHERE g.goal_id = t.goal_id AND g.status = 'open' AND j.value = t.todo_id) AS gates
-  FROM todos t WHERE t.status IN ('open', 'claimed', 'blocked', 'deferred'))
+  FROM todos t WHERE t.status <> 'done' AND t.status <> 'superseded')
 WHERE open_deps <> deps OR open_gates <> gates;
 
 -- name: set_counters

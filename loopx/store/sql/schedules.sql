@@ -17,7 +17,7 @@ WHERE goal_id = :goal_id AND revision = :expected;
 
 -- name: pending_acks
 -- Goals whose owner is not known to have the wanted cadence.
-SELECT goal_id FROM schedules WHERE state IN ('pending_apply', 'pending_ack', 'failed') ORDER BY goal_id LIMIT :limit;
+SELECT goal_id FROM schedules WHERE (state = 'pending_apply' OR state = 'pending_ack' OR state = 'failed') ORDER BY goal_id LIMIT :limit;
 
 -- name: insert_beat
 INSERT INTO heartbeats (goal_id, beat_key, at_ms, receipt) VALUES (:goal_id, :beat_key, :now_ms, :receipt)

@@ -22,7 +22,7 @@ SELECT * FROM todos WHERE goal_id = :goal_id AND todo_id > :after ORDER BY todo_
 -- name: unended_page
 -- Todos that have not ended, the most urgent first.
 SELECT * FROM todos INDEXED BY todos_urgent
-WHERE goal_id = :goal_id AND status IN ('open', 'claimed', 'blocked', 'deferred')
+WHERE goal_id = :goal_id AND status <> 'done' AND status <> 'superseded'
 ORDER BY priority DESC, todo_id LIMIT :limit;
 
 -- name: ready
@@ -55,12 +55,12 @@ SELECT EXISTS (SELECT 1 FROM todos WHERE goal_id = :goal_id AND status = 'open' 
 
 -- name: any_unended
 SELECT EXISTS (SELECT 1 FROM todos WHERE goal_id = :goal_id
-  AND status IN ('open', 'claimed', 'blocked', 'deferred'));
+  AND status <> 'done' AND status <> 'superseded');
 
 -- name: any_unended_but
 -- Whether anything but the named todo is still to be done.
 SELECT EXISTS (SELECT 1 FROM todos WHERE goal_id = :goal_id
-  AND status IN ('open', 'claimed', 'blocked', 'deferred') AND todo_id <> :todo_id);
+  AND status <> 'done' AND status <> 'superseded' AND todo_id <> :todo_id);
 
 -- name: wake_at
 SELECT MIN(wake_at_ms) FROM todos WHERE goal_id = :goal_id AND status IN ('blocked', 'deferred')
@@ -98,7 +98,7 @@ UPDATE todos SET last_turn = :turn_key WHERE todo_id = :todo_id;
 UPDATE todos SET status = 'done', done_by = :agent_id, claimed_by = NULL, continuation = :continuation,
   continuation_kind = :continuation_kind,
   updated_at_ms = :now_ms
-WHERE todo_id = :todo_id AND status IN ('open', 'claimed', 'blocked', 'deferred');
+WHERE todo_id = :todo_id AND status <> 'done' AND status <> 'superseded';
 
 -- name: set_status
 UPDATE todos SET status = :status, reason = :reason, wake_kind = :wake_kind, wake_at_ms = :wake_at_ms,
@@ -154,7 +154,7 @@ WHERE todo_id = :todo_id AND status = 'open' AND monitor_due_ms = :expected;
 
 -- name: open_with_reason
 -- An open todo that was made for one reason.
-SELECT * FROM todos WHERE goal_id = :goal_id AND status IN ('open', 'claimed', 'blocked', 'deferred')
+SELECT * FROM todos WHERE goal_id = :goal_id AND status <> 'done' AND status <> 'superseded'
   AND status = 'open' AND reason = :reason ORDER BY todo_id LIMIT 1;
 
 -- name: probe_due
@@ -181,12 +181,12 @@ WHERE d.goal_id = :goal_id AND d.status = 'done' AND d.continuation_kind = 'succ
 
 -- name: close_all
 UPDATE todos SET status = 'superseded', reason = 'goal_closed', claimed_by = NULL, updated_at_ms = :now_ms
-WHERE goal_id = :goal_id AND status IN ('open', 'claimed', 'blocked', 'deferred');
+WHERE goal_id = :goal_id AND status <> 'done' AND status <> 'superseded';
 
 -- name: displace
 -- The todo that stands for the goal itself gives way to a slice of it.
 UPDATE todos SET status = 'superseded', claimed_by = NULL, updated_at_ms = :now_ms
-WHERE goal_id = :goal_id AND reason = :reason AND status IN ('open', 'claimed', 'blocked', 'deferred');
+WHERE goal_id = :goal_id AND reason = :reason AND status <> 'done' AND status <> 'superseded';
 
 -- name: ready_page
 -- The todos that this agent may take now, the most urgent first.
