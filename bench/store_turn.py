@@ -89,7 +89,8 @@ def one_turn(store: Store, number: int) -> None:
         token_hash=None,
     )
     with store.write() as tx:
-        _, fence = turns.start(tx, request, store.now_ms())
+        journal, fence = turns.start(tx, request, store.now_ms())
+    store.remember(journal)
     report = HostReport(run_id=f"{key}.1", engine="command:true", end_kind="success", handed_over=True)
     _intend(store, key, fence)
     store.commit(key, fence, (HostEnded(report),))

@@ -227,6 +227,7 @@ class TurnRunner:
                 if accepted is not None:
                     tx.run("goals.set_accepted", goal_id=work.goal_id, accepted=dump(accepted))
                 journal, fence = turns.start(tx, request, self._store.now_ms())
+            self._store.remember(journal)
         except StoreError as error:
             journal, fence = self._read_back(request.turn_key, None, error)
         self._tell_opened(journal.turn, resumed=False)

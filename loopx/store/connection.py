@@ -108,8 +108,8 @@ def use_driver(driver: Driver) -> Driver:
     return before
 
 
-class ChainHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The head of one event chain as this transaction read it, and as its own events moved it."""
+class ChainHead(msgspec.Struct, kw_only=True):
+    """The head of one event chain as this transaction read it, and as its own events move it."""
 
     read_seq: int
     read_hash: str
@@ -122,17 +122,17 @@ class Tx:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._before_commit: dict[str, Callable[[], None]] = {}
+        self._before_commit: list[Callable[[], None]] = []
         self.heads: dict[str, ChainHead] = {}
         """The heads of the event chains that this transaction adds to."""
 
-    def before_commit(self, key: str, act: Callable[[], None]) -> None:
-        """Have `act` called once, just before this transaction commits; the last one of a key counts."""
-        self._before_commit[key] = act
+    def before_commit(self, act: Callable[[], None]) -> None:
+        """Have `act` called just before this transaction commits."""
+        self._before_commit.append(act)
 
     def finish(self) -> None:
         """Call what was asked for by `before_commit`."""
-        for act in tuple(self._before_commit.values()):
+        for act in self._before_commit:
             act()
 
     def run(self, name: str, /, **params: Param) -> int:

@@ -35,11 +35,12 @@ def event_hash(goal_id: str, seq: int, kind: str, turn_key: str | None, at_ms: i
 
 def append(tx: Tx, goal_id: str, kind: str, now_ms: int, body: object, turn_key: str | None = None) -> int:
     """Add one event to the goal's chain; its sequence number. Raises ConflictError if the head moved meanwhile."""
-    head = tx.heads.get(goal_id) or _read_head(tx, goal_id)
+    head = tx.heads.get(goal_id) or _head_of(tx, goal_id, tx.one("goals.head", goal_id=goal_id))
     seq, prev_hash, text = head.seq + 1, head.hash, dump(body)
     link = event_hash(goal_id, seq, kind, turn_key, now_ms, text, prev_hash)
-    tx.heads[goal_id] = msgspec.structs.replace(head, seq=seq, hash=link)
-    tx.before_commit(f"head:{goal_id}", lambda: _move_head(tx, goal_id))
+    if head.seq == head.read_seq:
+        tx.before_commit(lambda: _move_head(tx, goal_id))
+    head.seq, head.hash = seq, link
     tx.run(
         "events.insert",
         goal_id=goal_id,
@@ -54,12 +55,17 @@ def append(tx: Tx, goal_id: str, kind: str, now_ms: int, body: object, turn_key:
     return seq
 
 
-def _read_head(tx: Tx, goal_id: str) -> ChainHead:
-    row = tx.one("goals.head", goal_id=goal_id)
+def read_with(tx: Tx, goal: Row) -> None:
+    """Take the chain's head from the goal's row, where this transaction has read it before it added any event."""
+    _head_of(tx, goal["goal_id"], goal)
+
+
+def _head_of(tx: Tx, goal_id: str, row: Row | None) -> ChainHead:
     if row is None:
         raise ConflictError("goal_gone", f"goal {goal_id} disappeared while it was written", hint="loopx doctor")
     seq, link = int(row["event_seq"]), str(row["event_head"])
-    return ChainHead(read_seq=seq, read_hash=link, seq=seq, hash=link)
+    head = tx.heads[goal_id] = ChainHead(read_seq=seq, read_hash=link, seq=seq, hash=link)
+    return head
 
 
 def _move_head(tx: Tx, goal_id: str) -> None:

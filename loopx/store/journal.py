@@ -17,6 +17,7 @@ from loopx.control_plane.goal import GoalState
 from loopx.control_plane.ids import TodoId
 from loopx.control_plane.quota.facts import ContractState, PendingWait
 from loopx.control_plane.quota.policy import BudgetUnit
+from loopx.control_plane.scheduler.schedule import Schedule
 from loopx.control_plane.turn_driver.journal import (
     ClosedOut,
     Closeout,
@@ -80,6 +81,8 @@ class StepWriter:
         self._turn = journal.turn
         self._phases = list(journal.phases)
         self._host = journal.host
+        self._schedule: Schedule | None = None
+        self._unsaved = False
 
     def write(self, steps: Sequence[JournalStep]) -> TurnJournal:
         """Write the steps; the journal as it is then.
@@ -89,11 +92,35 @@ class StepWriter:
         self._hold(self._turn.completed + sum(1 for step in steps if _is_phase(step)))
         for step in steps:
             self._write(step)
+        self._save()
         return TurnJournal(turn=self._turn, phases=tuple(self._phases), host=self._host)
 
     def _now_is(self, **changes: object) -> None:
-        """What this transaction has just written of the turn's row; nothing is read back before the commit."""
+        """What the turn is from here on, on its row already or by what else this transaction wrote."""
         self._turn = msgspec.structs.replace(self._turn, **changes)
+
+    def _becomes(self, **changes: object) -> None:
+        """What the turn's row is to say; `_save` writes it once for all steps of the commit."""
+        self._now_is(**changes)
+        self._unsaved = True
+
+    def _save(self) -> None:
+        """Write the turn's own columns, where a step changed them."""
+        if not self._unsaved:
+            return
+        turn = self._turn
+        self._tx.run(
+            "turns.save",
+            turn_key=turn.turn_key,
+            state=turn.state,
+            result_kind=turn.result_kind,
+            failed_phase=turn.failed_phase,
+            closeout=turn.closeout,
+            slots=turn.slots,
+            checkpoint=turn.checkpoint,
+            ended_at_ms=turn.ended_at_ms,
+        )
+        self._unsaved = False
 
     def _hold(self, completed: int) -> None:
         """Move the prefix to where this commit takes it, under the fence; nobody else may have moved it."""
@@ -244,7 +271,6 @@ class StepWriter:
 
     def _write_back(self, checkpoint: str | None) -> None:
         turn, result = self._turn, self._require_result()
-        self._tx.run("turns.set_checkpoint", turn_key=turn.turn_key, checkpoint=checkpoint)
         if checkpoint is not None:
             self._tx.run(
                 "evidence.bind_commit", turn_key=turn.turn_key, tree_hash=result.tree_after, commit_sha=checkpoint
@@ -262,7 +288,7 @@ class StepWriter:
             self._finish_todo(turn.todo_id, result)
         if result.delta is not None:
             self._apply_delta(result.delta)
-        self._now_is(checkpoint=checkpoint, result_kind=None, failed_phase=None)
+        self._becomes(checkpoint=checkpoint, result_kind=None, failed_phase=None)
         self._phase(3, {"checkpoint": checkpoint, "tree": result.tree_after, "contract": contract})
 
     def _finish_todo(self, todo_id: TodoId, result: TurnResult) -> None:
@@ -304,24 +330,29 @@ class StepWriter:
             self._tx, turn.goal_id, reference, 1, self._now, turn_key=turn.turn_key, reason=str(turn.intended_kind)
         )
         meters.record(self._tx, turn.goal_id, reference, {BudgetUnit.TURNS: 1}, self._now)
-        self._tx.run("turns.set_slots", turn_key=turn.turn_key, slots=receipt.entry.slots)
-        self._now_is(slots=receipt.entry.slots, result_kind=None, failed_phase=None)
+        self._becomes(slots=receipt.entry.slots, result_kind=None, failed_phase=None)
         self._phase(4, receipt)
 
     def _apply(self, step: ScheduleApplied) -> None:
-        receipt = schedules.apply(self._tx, self._turn.goal_id, step.due, self._now)
+        self._schedule, receipt = schedules.apply(self._tx, self._scheduled(), step.due, self._now)
         self._phase(5, receipt)
 
     def _acknowledge(self) -> None:
-        receipt = schedules.acknowledge_applied(self._tx, self._turn.goal_id, self._now)
+        self._schedule, receipt = schedules.acknowledge_applied(self._tx, self._scheduled(), self._now)
         self._phase(6, receipt)
+
+    def _scheduled(self) -> Schedule:
+        """The goal's schedule, read once and then as this commit left it."""
+        if self._schedule is None:
+            self._schedule = schedules.get(self._tx, self._turn.goal_id)
+        return self._schedule
 
     def _close_out(self) -> None:
         turn = self._turn
-        self._tx.run("turns.set_closeout", turn_key=turn.turn_key, closeout=Closeout.DONE)
         self._tx.run("goals.close", goal_id=turn.goal_id, now_ms=self._now)
         self._tx.run("todos.close_all", goal_id=turn.goal_id, now_ms=self._now)
         schedules.close(self._tx, turn.goal_id, self._now)
+        self._schedule = None
         self._event("goal_completed", {"from": GoalState.ACTIVE, "by": "loopx", "reason": "terminal_closeout"})
         outbox.notify(
             self._tx,
@@ -331,21 +362,14 @@ class StepWriter:
             {"turn_key": turn.turn_key},
             self._now,
         )
-        self._now_is(closeout=Closeout.DONE, result_kind=None, failed_phase=None)
+        self._becomes(closeout=Closeout.DONE, result_kind=None, failed_phase=None)
 
     def _stop(self, step: Stopped) -> None:
         turn = self._turn
         if step.kind in _KEEPS_OPEN:
             closeout = Closeout.FAILED if step.failed_phase is TurnStep.TERMINAL_CLOSEOUT else turn.closeout
-            self._tx.run(
-                "turns.set_failure",
-                turn_key=turn.turn_key,
-                result_kind=step.kind,
-                failed_phase=step.failed_phase,
-                closeout=closeout,
-            )
             self._event("turn_stuck", {"kind": step.kind, "failed_phase": step.failed_phase, "code": step.code})
-            self._now_is(result_kind=step.kind, failed_phase=step.failed_phase, closeout=closeout)
+            self._becomes(result_kind=step.kind, failed_phase=step.failed_phase, closeout=closeout)
             return
         result = self._require_result()
         self._ask(result)
@@ -371,12 +395,14 @@ class StepWriter:
 
     def _close(self, kind: LoopXTurnResultKind, failed: TurnStep | None, result: TurnResult) -> None:
         turn = self._turn
-        self._tx.run("turns.close", turn_key=turn.turn_key, result_kind=kind, failed_phase=failed, now_ms=self._now)
+        self._becomes(state=TurnState.CLOSED, result_kind=kind, failed_phase=failed, ended_at_ms=self._now)
         self._tx.run("meters.unreserve", turn_key=turn.turn_key)
         if turn.todo_id is not None:
             todos.release(self._tx, turn.todo_id, self._now)
         self._leave_on_goal(kind, result)
         if turn.purpose is TurnPurpose.REPLAN and kind is LoopXTurnResultKind.REPLAN_REQUIRED:
+            # It lets go of closed turns, and is one itself.
+            self._save()
             self._tx.run("turns.discharge_goal", goal_id=turn.goal_id, after=-1)
         self._event(
             "turn_closed",
@@ -388,11 +414,9 @@ class StepWriter:
                 "reason": result.reason,
             },
         )
-        lease = self._tx.one("leases.get", resource=f"todo:{turn.todo_id}")
-        if lease is not None:
-            self._tx.run("leases.release", resource=f"todo:{turn.todo_id}", epoch=lease["epoch"])
+        if turn.todo_id is not None:
+            self._tx.run("leases.end", resource=f"todo:{turn.todo_id}")
         self._tx.run("leases.release", resource=self._fence.resource, epoch=self._fence.epoch)
-        self._now_is(state=TurnState.CLOSED, result_kind=kind, failed_phase=failed, ended_at_ms=self._now)
 
     def _leave_on_goal(self, kind: LoopXTurnResultKind, result: TurnResult) -> None:
         row = goals.row_of(self._tx, self._turn.goal_id)
@@ -424,10 +448,8 @@ class StepWriter:
             return wait.until_ms
         if kind is LoopXTurnResultKind.USER_ACTION_REQUIRED:
             return None
-        scheduled = self._tx.one("schedules.get", goal_id=self._turn.goal_id)
-        if scheduled is not None and scheduled["next_due_ms"] is not None:
-            return int(scheduled["next_due_ms"])
-        return self._now
+        next_due = self._scheduled().next_due_ms
+        return next_due if next_due is not None else self._now
 
 
 def _after_refusal(result: TurnResult) -> ContractState:

@@ -246,13 +246,7 @@ def _refused(refusal: SpendRefusal) -> LoopXError:
 
 def spent_in_window(tx: Tx, goal_id: str, window_ms: int, now_ms: int) -> int:
     """Slots spent in (now - window, now], voids taken off."""
-    last = tx.one("ledger.last_spend", goal_id=goal_id)
-    if last is None:
-        return 0
-    start = now_ms - window_ms
-    before = tx.number("ledger.before_window", goal_id=goal_id, start_ms=start)
-    voided = tx.number("ledger.voided_in_window", goal_id=goal_id, start_ms=start)
-    return int(last["cumulative"]) - before - voided
+    return tx.number("ledger.spent_since", goal_id=goal_id, start_ms=now_ms - window_ms)
 
 
 def recount(tx: Tx, goal_id: str, window_ms: int, now_ms: int) -> int:

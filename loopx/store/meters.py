@@ -19,19 +19,7 @@ SLOTS = "slots"
 def record(tx: Tx, goal_id: str, effect_ref: str, amounts: Mapping[BudgetUnit, int], now_ms: int) -> None:
     """Meter one host run, once per effect and unit."""
     for unit, amount in amounts.items():
-        if tx.one("meters.exists", effect_ref=effect_ref, unit=unit, goal_id=goal_id) is not None:
-            continue
-        last = tx.one("meters.last", goal_id=goal_id, unit=unit)
-        tx.run(
-            "meters.insert",
-            goal_id=goal_id,
-            unit=unit,
-            seq=(last["seq"] if last else 0) + 1,
-            effect_ref=effect_ref,
-            amount=amount,
-            cumulative=(last["cumulative"] if last else 0) + amount,
-            at_ms=max(now_ms, last["at_ms"] if last else 0),
-        )
+        tx.run("meters.record", goal_id=goal_id, unit=unit, effect_ref=effect_ref, amount=amount, now_ms=now_ms)
 
 
 def used(tx: Tx, goal_id: str, unit: BudgetUnit, start_ms: int | None) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 
 _HERE = os.path.join(os.path.dirname(__file__), "sql")
-_files: dict[str, dict[str, str]] = {}
+_statements: dict[str, str] = {}
+"""By full name, of the files that were read."""
 
 
 def _read(file_name: str) -> dict[str, str]:
@@ -24,10 +25,12 @@ def _read(file_name: str) -> dict[str, str]:
 
 def sql(name: str) -> str:
     """The text of `file.name`. KeyError for a name that does not exist is a fault in LoopX."""
-    file_name, _, statement = name.partition(".")
-    if file_name not in _files:
-        _files[file_name] = _read(file_name)
-    return _files[file_name][statement]
+    found = _statements.get(name)
+    if found is None:
+        file_name, _, _ = name.partition(".")
+        _statements.update((f"{file_name}.{statement}", text) for statement, text in _read(file_name).items())
+        found = _statements[name]
+    return found
 
 
 def all_names() -> tuple[str, ...]:

@@ -92,31 +92,30 @@ def save(tx: Tx, before: Schedule, after: Schedule, now_ms: int, what: str) -> N
     events.append(tx, before.goal_id, f"schedule_{what}", now_ms, body)
 
 
-def apply(tx: Tx, goal_id: str, due: NextDue, now_ms: int) -> ScheduleReceipt:
+def apply(tx: Tx, before: Schedule, due: NextDue, now_ms: int) -> tuple[Schedule, ScheduleReceipt]:
     """Write the wanted revision as applied, the occurrence that was served, and the next due instant.
 
     A goal that a person closed while its turn was being settled has no cadence to move any more; its turn still ends.
     """
-    before = get(tx, goal_id)
     if before.state is ScheduleState.CLOSED:
-        return ScheduleReceipt(owner=before.owner, revision=before.applied_revision, rrule=before.applied_rrule)
+        return before, ScheduleReceipt(owner=before.owner, revision=before.applied_revision, rrule=before.applied_rrule)
     after = apply_schedule(before, revision=before.revision, next_due_ms=due.at_ms)
     if due.slot_key is not None:
         after = fire(after, slot_key=due.slot_key, missed=due.misses, next_due_ms=due.at_ms) or after
     save(tx, before, after, now_ms, "applied")
-    return ScheduleReceipt(
+    receipt = ScheduleReceipt(
         owner=after.owner, revision=after.applied_revision, rrule=after.applied_rrule, next_due_ms=after.next_due_ms
     )
+    return after, receipt
 
 
-def acknowledge_applied(tx: Tx, goal_id: str, now_ms: int) -> ScheduleReceipt:
+def acknowledge_applied(tx: Tx, before: Schedule, now_ms: int) -> tuple[Schedule, ScheduleReceipt]:
     """Confirm that the owner has what was applied. Raises ConflictError."""
-    before = get(tx, goal_id)
     if before.state is ScheduleState.CLOSED:
-        return ScheduleReceipt(owner=before.owner, revision=before.acked_revision, rrule=before.acked_rrule)
+        return before, ScheduleReceipt(owner=before.owner, revision=before.acked_revision, rrule=before.acked_rrule)
     after = ack_schedule(before, revision=before.applied_revision, rrule=before.applied_rrule)
     save(tx, before, after, now_ms, "acked")
-    return ScheduleReceipt(owner=after.owner, revision=after.acked_revision, rrule=after.acked_rrule)
+    return after, ScheduleReceipt(owner=after.owner, revision=after.acked_revision, rrule=after.acked_rrule)
 
 
 def close(tx: Tx, goal_id: str, now_ms: int) -> None:

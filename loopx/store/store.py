@@ -58,6 +58,10 @@ class Store:
         with self.read() as tx:
             return turns.load_journal(tx, turn_key)
 
+    def remember(self, journal: TurnJournal) -> None:
+        """Take what this process has just committed of a turn as known; its next commit proves it or refuses."""
+        self._journals[journal.turn.turn_key] = journal
+
     def commit(self, turn_key: TurnKey, fence: Fence, steps: Sequence[JournalStep]) -> TurnJournal:
         """Commit steps of a turn under its fence; see `JournalPort.commit`."""
         from loopx.control_plane.turn_driver.journal import TurnState
@@ -74,7 +78,7 @@ class Store:
             before = known or turns.load_journal(tx, turn_key)
             after = StepWriter(tx, before, fence, self.ids.new, now).write(steps)
         if after.turn.state is TurnState.OPEN:
-            self._journals[turn_key] = after
+            self.remember(after)
         return after
 
     def close(self) -> None:

@@ -66,6 +66,7 @@ def start(tx: Tx, request: StartTurn, now_ms: int) -> tuple[TurnJournal, Fence]:
     NotNowError (`slots_taken`); BudgetError (`budget_taken`).
     """
     row = goals.row_of(tx, request.goal_id)
+    events.read_with(tx, row)
     open_turn = tx.one("turns.open_of", goal_id=request.goal_id, agent_id=request.agent_id)
     if open_turn is not None:
         raise ConflictError(
@@ -102,7 +103,7 @@ def start(tx: Tx, request: StartTurn, now_ms: int) -> tuple[TurnJournal, Fence]:
     gates.expire_due(tx, request.goal_id, now_ms)
     todo_id = _claim(tx, request, now_ms)
     _reserve_slot(tx, row, now_ms)
-    tx.run(
+    written = tx.one(
         "turns.insert",
         turn_key=request.turn_key,
         goal_id=request.goal_id,
@@ -128,8 +129,10 @@ def start(tx: Tx, request: StartTurn, now_ms: int) -> tuple[TurnJournal, Fence]:
     if request.choice is not None:
         body["asked"] = request.choice.asked
     events.append(tx, request.goal_id, "turn_started", now_ms, body, request.turn_key)
+    if written is None:
+        raise ConflictError("goal_gone", f"goal {request.goal_id} is gone", hint="loopx goal list")
     fence = Fence(resource=turn_resource(request.goal_id, request.agent_id), epoch=epoch)
-    return load_journal(tx, request.turn_key), fence
+    return TurnJournal(turn=turn_from_row(written), phases=(), host=None), fence
 
 
 def _claim(tx: Tx, request: StartTurn, now_ms: int) -> TodoId | None:
@@ -142,8 +145,7 @@ def _claim(tx: Tx, request: StartTurn, now_ms: int) -> TodoId | None:
     # A claim belongs to the agent, so that its next turn may go on with it; one agent has one open turn at most.
     agent = request.agent_id
     leases.acquire(tx, f"todo:{todo_id}", agent, CLAIM_LEASE_MS, now_ms, dead_owner=agent)
-    todos.claim(tx, request.goal_id, todo_id, request.agent_id, now_ms)
-    tx.run("todos.last_turn", todo_id=todo_id, turn_key=request.turn_key)
+    todos.claim(tx, request.goal_id, todo_id, request.agent_id, now_ms, turn_key=request.turn_key)
     return todo_id
 
 

@@ -25,8 +25,7 @@ def _replace_sql(name: str, old: str, new: str) -> None:
 
     text = queries.sql(name)
     assert old in text, f"{name} has changed; so must its mutant"
-    file_name, _, statement = name.partition(".")
-    queries._files[file_name][statement] = text.replace(old, new)
+    queries._statements[name] = text.replace(old, new)
 
 
 _FENCE = (
@@ -144,7 +143,7 @@ def ack_before_apply() -> None:
     def apply(self: StepWriter, step: Any) -> None:
         from loopx.store import schedules
 
-        schedules.acknowledge_applied(self._tx, self._turn.goal_id, self._now)
+        schedules.acknowledge_applied(self._tx, self._scheduled(), self._now)
         whole(self, step)
 
     def acknowledge(self: StepWriter) -> None:

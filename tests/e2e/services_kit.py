@@ -225,11 +225,15 @@ def close_turn(session: Session, turn: OpenTurn) -> None:
     """End a turn that was opened by `open_turn`, as a stop does."""
     with session.store.write() as tx:
         tx.run(
-            "turns.close",
+            "turns.save",
             turn_key=turn.turn_key,
+            state="closed",
             result_kind="iteration_failed",
             failed_phase=None,
-            now_ms=session.store.now_ms(),
+            closeout="none",
+            slots=0,
+            checkpoint=None,
+            ended_at_ms=session.store.now_ms(),
         )
         tx.run("meters.unreserve", turn_key=turn.turn_key)
         tx.run("leases.release", resource=f"turn:{turn.goal_id}:{turn.agent_id}", epoch=turn.epoch)

@@ -40,7 +40,8 @@ def test_of_two_changes_to_one_revision_the_second_is_refused(store: Store) -> N
 def test_a_goal_closed_meanwhile_keeps_no_turn_from_ending(store: Store) -> None:
     with store.write() as tx:
         schedules.close(tx, "goal", store.now_ms())
-        applied = schedules.apply(tx, "goal", NextDue(at_ms=store.now_ms() + 1), store.now_ms())
-        acked = schedules.acknowledge_applied(tx, "goal", store.now_ms())
+        closed = schedules.get(tx, "goal")
+        closed, applied = schedules.apply(tx, closed, NextDue(at_ms=store.now_ms() + 1), store.now_ms())
+        _, acked = schedules.acknowledge_applied(tx, closed, store.now_ms())
         now = schedules.get(tx, "goal")
     assert (applied.next_due_ms, acked.revision, now.state, now.next_due_ms) == (None, 0, ScheduleState.CLOSED, None)

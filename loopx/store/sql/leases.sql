@@ -18,6 +18,10 @@ WHERE resource = :resource AND epoch = :epoch AND expires_at_ms > :now_ms;
 -- The row stays, because the epoch must only grow.
 UPDATE leases SET expires_at_ms = 0 WHERE resource = :resource AND epoch = :epoch;
 
+-- name: end
+-- The claim on a todo ends with the turn that worked on it, whoever renewed it last.
+UPDATE leases SET expires_at_ms = 0 WHERE resource = :resource;
+
 -- name: live
 SELECT * FROM leases WHERE expires_at_ms > :now_ms ORDER BY resource LIMIT :limit;
 

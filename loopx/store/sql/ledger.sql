@@ -8,10 +8,14 @@ SELECT * FROM ledger WHERE goal_id = :goal_id ORDER BY run_index DESC LIMIT 1;
 SELECT cumulative, at_ms FROM ledger WHERE goal_id = :goal_id AND kind = 'spend'
 ORDER BY at_ms DESC, cumulative DESC LIMIT 1;
 
--- name: before_window
--- The running total up to the last spend that has left the window.
-SELECT cumulative FROM ledger WHERE goal_id = :goal_id AND kind = 'spend' AND at_ms <= :start_ms
-ORDER BY at_ms DESC, cumulative DESC LIMIT 1;
+-- name: spent_since
+-- The running total now, less that of the last spend which has left the window, less what was voided since.
+SELECT COALESCE((SELECT cumulative FROM ledger WHERE goal_id = :goal_id AND kind = 'spend'
+    ORDER BY at_ms DESC, cumulative DESC LIMIT 1), 0)
+  - COALESCE((SELECT cumulative FROM ledger WHERE goal_id = :goal_id AND kind = 'spend' AND at_ms <= :start_ms
+    ORDER BY at_ms DESC, cumulative DESC LIMIT 1), 0)
+  - COALESCE((SELECT SUM(slots) FROM ledger WHERE goal_id = :goal_id AND kind = 'void'
+    AND voided_at_ms > :start_ms), 0) AS spent;
 
 -- name: voided_in_window
 SELECT COALESCE(SUM(slots), 0) FROM ledger WHERE goal_id = :goal_id AND kind = 'void' AND voided_at_ms > :start_ms;

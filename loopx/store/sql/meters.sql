@@ -1,12 +1,11 @@
--- name: last
-SELECT seq, cumulative, at_ms FROM meters WHERE goal_id = :goal_id AND unit = :unit ORDER BY seq DESC LIMIT 1;
-
--- name: exists
-SELECT 1 FROM meters WHERE effect_ref = :effect_ref AND unit = :unit AND goal_id = :goal_id;
-
--- name: insert
+-- name: record
+-- One use, once per effect, with the running total. The clock may go back; entries may not, or totals lose their order.
 INSERT INTO meters (goal_id, unit, seq, effect_ref, amount, cumulative, at_ms)
-VALUES (:goal_id, :unit, :seq, :effect_ref, :amount, :cumulative, :at_ms);
+SELECT :goal_id, :unit, COALESCE(last.seq, 0) + 1, :effect_ref, :amount, COALESCE(last.cumulative, 0) + :amount,
+  CASE WHEN last.at_ms > :now_ms THEN last.at_ms ELSE :now_ms END
+FROM (SELECT 1) AS once LEFT JOIN (SELECT seq, cumulative, at_ms FROM meters
+  WHERE goal_id = :goal_id AND unit = :unit ORDER BY seq DESC LIMIT 1) AS last ON 1 = 1
+WHERE 1 = 1 ON CONFLICT (effect_ref, unit, goal_id) DO NOTHING;
 
 -- name: before
 SELECT cumulative FROM meters WHERE goal_id = :goal_id AND unit = :unit AND at_ms <= :start_ms

@@ -72,7 +72,8 @@ SELECT EXISTS (SELECT 1 FROM todos WHERE goal_id = :goal_id AND status IN ('bloc
 
 -- name: claim
 -- Claim an open todo. The caller has its lease already, in the same transaction.
-UPDATE todos SET status = 'claimed', claimed_by = :agent_id, updated_at_ms = :now_ms
+UPDATE todos SET status = 'claimed', claimed_by = :agent_id, updated_at_ms = :now_ms,
+  last_turn = COALESCE(:turn_key, last_turn)
 WHERE todo_id = :todo_id AND goal_id = :goal_id AND status IN ('open', 'claimed') AND open_deps = 0 AND open_gates = 0;
 
 -- name: reclaimable
@@ -90,9 +91,6 @@ WHERE t.goal_id = :goal_id AND t.status = 'claimed';
 -- name: release
 UPDATE todos SET status = 'open', claimed_by = NULL, updated_at_ms = :now_ms
 WHERE todo_id = :todo_id AND status = 'claimed';
-
--- name: last_turn
-UPDATE todos SET last_turn = :turn_key WHERE todo_id = :todo_id;
 
 -- name: finish
 UPDATE todos SET status = 'done', done_by = :agent_id, claimed_by = NULL, continuation = :continuation,
@@ -127,6 +125,10 @@ WHERE todo_id IN (SELECT todo_id FROM todo_deps WHERE depends_on = :todo_id)
 -- Todos that were deferred until this one is done.
 UPDATE todos SET status = 'open', wake_kind = NULL, wake_todo = NULL, wake = NULL, updated_at_ms = :now_ms
 WHERE goal_id = :goal_id AND status = 'deferred' AND wake_kind = 'todo_done' AND wake_todo = :todo_id;
+
+-- name: any_wake_due
+SELECT 1 AS found FROM todos WHERE goal_id = :goal_id AND status IN ('deferred', 'blocked')
+  AND wake_kind = 'instant' AND wake_at_ms <= :now_ms LIMIT 1;
 
 -- name: wake_by_instant
 UPDATE todos SET status = 'open', wake_kind = NULL, wake_at_ms = NULL, wake = NULL, updated_at_ms = :now_ms

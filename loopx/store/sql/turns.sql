@@ -4,7 +4,7 @@ INSERT INTO turns (turn_key, goal_id, agent_id, todo_id, number, goal_revision, 
   started_at_ms)
 SELECT :turn_key, :goal_id, :agent_id, :todo_id, turn_count, revision, :purpose, :route, 'open', 0,
   'none', :epoch, :engine, :predecessor, 0, 0, :tree_before, :envelope, :decision, :token_hash, :choice, :now_ms
-FROM goals WHERE goal_id = :goal_id;
+FROM goals WHERE goal_id = :goal_id RETURNING *;
 
 -- name: get
 SELECT * FROM turns WHERE turn_key = :turn_key;
@@ -61,22 +61,10 @@ VALUES (:turn_key, :ordinal, :phase, :effect_ref, :receipt, :epoch, :now_ms);
 UPDATE turns SET result = :result, intended_kind = :intended_kind, outcome = :outcome, delivery_kind = :delivery_kind,
   tree_after = :tree_after WHERE turn_key = :turn_key;
 
--- name: set_checkpoint
-UPDATE turns SET checkpoint = :checkpoint, result_kind = NULL, failed_phase = NULL WHERE turn_key = :turn_key;
-
--- name: set_slots
-UPDATE turns SET slots = :slots, result_kind = NULL, failed_phase = NULL WHERE turn_key = :turn_key;
-
--- name: set_closeout
-UPDATE turns SET closeout = :closeout, result_kind = NULL, failed_phase = NULL WHERE turn_key = :turn_key;
-
--- name: set_failure
--- A failure that leaves the turn open, to be recovered from the same prefix.
-UPDATE turns SET result_kind = :result_kind, failed_phase = :failed_phase, closeout = :closeout
-WHERE turn_key = :turn_key;
-
--- name: close
-UPDATE turns SET state = 'closed', result_kind = :result_kind, failed_phase = :failed_phase, ended_at_ms = :now_ms
+-- name: save
+-- What a turn's row says of its own state, under the fence that `move` checked in the same transaction.
+UPDATE turns SET state = :state, result_kind = :result_kind, failed_phase = :failed_phase, closeout = :closeout,
+  slots = :slots, checkpoint = :checkpoint, ended_at_ms = :ended_at_ms
 WHERE turn_key = :turn_key AND state = 'open';
 
 -- name: block
