@@ -24,6 +24,8 @@ _TYPES: dict[Dialect, dict[str, str]] = {
         "{json}": "TEXT",
         "{real}": "REAL",
         "{strict}": " STRICT",
+        # The table is its primary key's tree: rows that are small, and that every turn adds to.
+        "{keyed}": " STRICT, WITHOUT ROWID",
     },
     Dialect.POSTGRESQL: {
         "{int}": "BIGINT",
@@ -32,6 +34,7 @@ _TYPES: dict[Dialect, dict[str, str]] = {
         "{json}": "TEXT",
         "{real}": "DOUBLE PRECISION",
         "{strict}": "",
+        "{keyed}": "",
     },
 }
 

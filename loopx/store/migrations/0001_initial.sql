@@ -117,7 +117,7 @@ CREATE TABLE todo_deps (
   todo_id {text} NOT NULL REFERENCES todos (todo_id),
   depends_on {text} NOT NULL REFERENCES todos (todo_id),
   PRIMARY KEY (todo_id, depends_on)
-){strict};
+){keyed};
 CREATE INDEX todo_deps_reverse ON todo_deps (depends_on);
 
 CREATE TABLE leases (
@@ -125,7 +125,7 @@ CREATE TABLE leases (
   owner {text} NOT NULL,
   epoch {int} NOT NULL,
   expires_at_ms {int} NOT NULL
-){strict};
+){keyed};
 
 CREATE TABLE gates (
   gate_id {text} NOT NULL PRIMARY KEY,
@@ -214,7 +214,7 @@ CREATE TABLE turn_phases (
   epoch {int} NOT NULL,
   committed_at_ms {int} NOT NULL,
   PRIMARY KEY (turn_key, ordinal)
-){strict};
+){keyed};
 
 CREATE TABLE ledger (
   goal_id {text} NOT NULL REFERENCES goals (goal_id),
@@ -229,7 +229,7 @@ CREATE TABLE ledger (
   voided_at_ms {int},
   reason {text} NOT NULL,
   PRIMARY KEY (goal_id, run_index)
-){strict};
+){keyed};
 CREATE INDEX ledger_by_turn ON ledger (turn_key, run_index) WHERE turn_key IS NOT NULL;
 CREATE INDEX ledger_window ON ledger (goal_id, at_ms, cumulative) WHERE kind = 'spend';
 CREATE INDEX ledger_cumulative ON ledger (goal_id, cumulative, at_ms) WHERE kind = 'spend';
@@ -245,7 +245,7 @@ CREATE TABLE meters (
   cumulative {int} NOT NULL,
   at_ms {int} NOT NULL,
   PRIMARY KEY (goal_id, unit, seq)
-){strict};
+){keyed};
 CREATE UNIQUE INDEX meters_effect ON meters (effect_ref, unit, goal_id);
 CREATE INDEX meters_window ON meters (goal_id, unit, at_ms, cumulative);
 
@@ -255,7 +255,7 @@ CREATE TABLE reservations (
   unit {text} NOT NULL,
   amount {int} NOT NULL CHECK (amount >= 0),
   PRIMARY KEY (turn_key, unit)
-){strict};
+){keyed};
 CREATE INDEX reservations_by_goal ON reservations (goal_id, unit, amount);
 
 CREATE TABLE schedules (
@@ -275,7 +275,7 @@ CREATE TABLE schedules (
   misses {int} NOT NULL,
   failure {text} NOT NULL,
   updated_at_ms {int} NOT NULL
-){strict};
+){keyed};
 
 CREATE INDEX schedules_pending ON schedules (goal_id) WHERE (state = 'pending_apply' OR state = 'pending_ack' OR state = 'failed');
 
@@ -285,7 +285,7 @@ CREATE TABLE heartbeats (
   at_ms {int} NOT NULL,
   receipt {json} NOT NULL,
   PRIMARY KEY (goal_id, beat_key)
-){strict};
+){keyed};
 
 CREATE TABLE evidence (
   evidence_id {text} NOT NULL PRIMARY KEY,
@@ -313,7 +313,7 @@ CREATE TABLE turn_claims (
   body {json} NOT NULL,
   at_ms {int} NOT NULL,
   PRIMARY KEY (turn_key, seq)
-){strict};
+){keyed};
 
 CREATE TABLE check_cache (
   inputs {text} NOT NULL PRIMARY KEY,
@@ -331,7 +331,7 @@ CREATE TABLE events (
   prev_hash {text} NOT NULL,
   hash {text} NOT NULL,
   PRIMARY KEY (goal_id, seq)
-){strict};
+){keyed};
 CREATE INDEX events_by_time ON events (at_ms, goal_id, seq);
 
 CREATE TABLE host_runs (
