@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 
-from loopx.control_plane.ports import Clock
+# The lock alone: the rest of `threading` would cost a decision more than its reads.
+from _thread import allocate_lock
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from loopx.control_plane.ports import Clock
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _TIME_DIGITS = 9
@@ -44,7 +48,7 @@ class SystemIds:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._last_ms = 0
         self._suffix = 0
 

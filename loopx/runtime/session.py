@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from loopx.control_plane.ports import Clock, Ids
+from typing import TYPE_CHECKING
+
 from loopx.runtime import project as projects
 from loopx.runtime.clock import SystemClock, SystemIds
 from loopx.runtime.project import Project
 from loopx.store.connection import Connection
 from loopx.store.store import Store
+
+if TYPE_CHECKING:
+    from loopx.control_plane.ports import Clock, Ids
 
 DEFAULT_AGENT = "loopx"
 """The agent id of a person's own `loopx run`; agents that share a goal name themselves."""

@@ -51,6 +51,7 @@ HEAVY = {
     "ssl",
     "subprocess",
     "tempfile",
+    "threading",
     "unittest",
     "urllib",
     "xml",
