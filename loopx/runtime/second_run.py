@@ -144,7 +144,7 @@ def heal(repository: Repository) -> tuple[str, ...]:
         except msgspec.DecodeError:  # killed while it wrote the intent: nothing had moved
             record.unlink(missing_ok=True)
             return ()
-        here = tree.capture_repository(repository).tree_hash
+        here = tree.write_down(repository)[0]
         edited = {change.path for change in difference.diff(repository, swap.start, here)}
         edited |= {change.old_path for change in difference.diff(repository, swap.start, here) if change.old_path}
         back = tuple(path for path in swap.paths if path not in edited)

@@ -49,7 +49,7 @@ class WorkTree:
 
     def capture(self) -> str:
         """The hash of the whole tree as it is now."""
-        return tree.capture_repository(self.repository).tree_hash
+        return tree.write_down(self.repository)[0]
 
     def remember_user(self, turn_key: str) -> None:
         """Keep how the user's HEAD, branch, index and git rules are as this turn begins."""

@@ -8,6 +8,7 @@ It runs no hook, signs nothing, and never touches the user's HEAD, branch or ind
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,15 +126,17 @@ def commit_checkpoint(
     (`effect_reused`, `branch_not_ours`, `branch_checked_out`, `branch_moved`, `branch_name_blocked`), `UsageError`
     (`bad_goal_name`, `bad_trailer`) and `NotFoundError` (`tree_missing`).
     """
-    ref = _checked_ref(repo, branch_ref(goal_id))
+    ref = _checked_ref(branch_ref(goal_id))
     tree.require_tree(repo, tree_hash)
     for value in (turn_key, effect_ref):
         _refuse_control_letters(value)
     current = tip(repo, goal_id)
-    done = find_checkpoint(repo, goal_id, effect_ref)
-    if done is not None:
-        return _same_effect(done, tree_hash)
-    _refuse_foreign(repo, goal_id, ref, current)
+    newest: Checkpoint | None = None
+    for one in _walk(repo, current):
+        newest = newest or one
+        if one.effect_ref == effect_ref:
+            return _same_effect(one, tree_hash)
+    _refuse_foreign(repo, goal_id, ref, current, newest)
     first = current is None
     if not first and current != parent:
         raise _moved(goal_id, parent, current)
@@ -148,23 +151,27 @@ def commit_checkpoint(
 
 def find_checkpoint(repo: Repository, goal_id: GoalId, effect_ref: EffectRef) -> Checkpoint | None:
     """The goal's checkpoint with this effect, read back by its trailer; None when there is none."""
-    return next((one for one in _walk(repo, goal_id) if one.effect_ref == effect_ref), None)
+    return next((one for one in _walk(repo, tip(repo, goal_id)) if one.effect_ref == effect_ref), None)
 
 
 def checkpoints(repo: Repository, goal_id: GoalId) -> tuple[Checkpoint, ...]:
     """The goal's checkpoints, newest first, down to the first commit that is not LoopX's."""
-    return tuple(_walk(repo, goal_id))
+    return tuple(_walk(repo, tip(repo, goal_id)))
 
 
 def tip(repo: Repository, goal_id: GoalId) -> str | None:
     """The commit that the goal's branch names; None when there is no such branch."""
-    return _resolve(repo, _checked_ref(repo, branch_ref(goal_id)))
+    return _resolve(repo, _checked_ref(branch_ref(goal_id)))
 
 
 def tree_of(repo: Repository, name: str) -> str:
     """The tree of a commit (or of a tree); raises `NotFoundError` (`tree_missing`)."""
-    tree.require_tree(repo, name)
-    return repo.git("rev-parse", "--verify", f"{name}^{{tree}}").line
+    tree.refuse_options(name)
+    found = repo.git("rev-parse", "-q", "--verify", f"{name}^{{tree}}", expect=(0, 1, 128))
+    if found.status:
+        tree.require_tree(repo, name)
+        raise git.failure(("rev-parse", name), found.status, found.stderr)
+    return found.line
 
 
 def write_commit(repo: Repository, tree_hash: str, parent: str | None, message: str, when_ms: int) -> str:
@@ -220,14 +227,16 @@ def _advance(repo: Repository, goal_id: GoalId, ref: str, commit: str, old: str 
     raise git.failure(("update-ref", ref), moved.status, moved.stderr)
 
 
-def _refuse_foreign(repo: Repository, goal_id: GoalId, ref: str, current: str | None) -> None:
+def _refuse_foreign(
+    repo: Repository, goal_id: GoalId, ref: str, current: str | None, newest: Checkpoint | None
+) -> None:
     if ref in _checked_out(repo):
         raise ConflictError(
             "branch_checked_out",
             f"the branch loopx/{goal_id} is checked out in a work tree",
             hint="Check out another branch there; the checkpoints would otherwise move under your feet.",
         )
-    if current is not None and next(_walk(repo, goal_id), None) is None:
+    if current is not None and newest is None:
         raise ConflictError(
             "branch_not_ours",
             f"the tip of the branch loopx/{goal_id} was not made by LoopX",
@@ -257,9 +266,8 @@ def _same_effect(done: Checkpoint, tree_hash: str) -> str:
     return done.sha
 
 
-def _walk(repo: Repository, goal_id: GoalId) -> Iterator[Checkpoint]:
-    """LoopX's commits from the tip along first parents, read in batches, up to the first foreign one."""
-    start = tip(repo, goal_id)
+def _walk(repo: Repository, start: str | None) -> Iterator[Checkpoint]:
+    """LoopX's commits from a tip along first parents, read in batches, up to the first foreign one."""
     while start is not None:
         records = repo.git(
             "log", "-z", "--first-parent", f"-n{_BATCH}", f"--format={_LOG_FORMAT}%x00", start, "--"
@@ -317,11 +325,16 @@ def _base_of(
 
 
 def _base_ref(repo: Repository, goal_id: GoalId) -> str:
-    return _checked_ref(repo, f"refs/loopx/base/{goal_id}")
+    return _checked_ref(f"refs/loopx/base/{goal_id}")
 
 
-def _checked_ref(repo: Repository, ref: str) -> str:
-    if repo.git("check-ref-format", ref, expect=(0, 1)).status:
+@functools.cache
+def _is_ref_name(ref: str) -> bool:
+    return git.run(("check-ref-format", ref), cwd="/", expect=(0, 1)).status == 0
+
+
+def _checked_ref(ref: str) -> str:
+    if not _is_ref_name(ref):
         raise UsageError(
             "bad_goal_name", f"{ref!r} cannot be a git branch", hint="Use letters, digits, '-' and '_' in goal names."
         )

@@ -52,11 +52,16 @@ class DiffText(msgspec.Struct, frozen=True, kw_only=True):
 
 def diff(repo: Repository, old_tree: str, new_tree: str) -> tuple[FileChange, ...]:
     """Every difference between two trees (or commits), in git's order. Raises `NotFoundError` (`tree_missing`)."""
-    for name in (old_tree, new_tree):
-        tree.require_tree(repo, name)
     if old_tree == new_tree:
+        tree.require_tree(repo, old_tree)
         return ()
-    found = repo.git("diff-tree", "-r", "-z", "--raw", "--numstat", *_COMMON, old_tree, new_tree)
+    tree.refuse_options(old_tree, new_tree)
+    words = ("diff-tree", "-r", "-z", "--raw", "--numstat", *_COMMON, old_tree, new_tree)
+    found = repo.git(*words, expect=(0, 128))
+    if found.status:
+        for name in (old_tree, new_tree):
+            tree.require_tree(repo, name)
+        raise git.failure(words, found.status, found.stderr)
     return tuple(_changes(found.items))
 
 

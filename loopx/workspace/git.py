@@ -6,11 +6,12 @@ git is asked to do, and it never reads git's messages to make a decision: it bra
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -111,27 +112,63 @@ def run(
     Raises `UsageError` (`git_missing`, `project_missing`), `StoreError` (`git_timeout`) or `LoopXError`
     (`git_failed`, with the command, the exit code and the end of standard error as data).
     """
+    with _start(args, cwd, env) as process:
+        return _finish(process, args, cwd, stdin, expect, timeout_s)
+
+
+def run_together(
+    commands: Sequence[tuple[Sequence[str], Mapping[str, str]]],
+    *,
+    cwd: Path | str,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> list[GitResult]:
+    """Run several git commands, each with its own variables, at the same time; for such as only read.
+
+    The results are in the order of the commands. Raises as `run` does, for the first one that fails.
+    """
+    with contextlib.ExitStack() as running:
+        processes = [running.enter_context(_start(args, cwd, env)) for args, env in commands]
+        return [
+            _finish(process, args, cwd, b"", (0,), timeout_s)
+            for process, (args, _) in zip(processes, commands, strict=True)
+        ]
+
+
+@contextlib.contextmanager
+def _start(args: Sequence[str], cwd: Path | str, env: Mapping[str, str] | None) -> Iterator[subprocess.Popen[bytes]]:
+    """One running git, which is ended with the block if it has not ended by itself."""
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(
-            command(args),
-            cwd=cwd,
-            env=environment(env),
-            input=stdin,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        process = subprocess.Popen(command(args), cwd=cwd, env=environment(env), stdin=pipe, stdout=pipe, stderr=pipe)
+    except OSError as failed:
+        raise cannot_start(failed, cwd) from failed
+    with process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def _finish(
+    process: subprocess.Popen[bytes],
+    args: Sequence[str],
+    cwd: Path | str,
+    stdin: bytes,
+    expect: Sequence[int],
+    timeout_s: float,
+) -> GitResult:
+    try:
+        stdout, stderr = process.communicate(stdin, timeout=timeout_s)
     except subprocess.TimeoutExpired as late:
         raise StoreError(
             "git_timeout",
             f"git {args[0]} did not end within {timeout_s:g} s in {cwd}",
             hint="Look for a hanging file system or a content filter that waits for input.",
         ) from late
-    except OSError as failed:
-        raise cannot_start(failed, cwd) from failed
-    if done.returncode not in expect:
-        raise failure(args, done.returncode, done.stderr)
-    return GitResult(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
+    if process.returncode not in expect:
+        raise failure(args, process.returncode, stderr)
+    return GitResult(status=process.returncode, stdout=stdout, stderr=stderr)
 
 
 def cannot_start(failed: OSError, cwd: Path | str) -> LoopXError:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from loopx.control_plane.errors import UsageError
 from loopx.workspace import git
 from loopx.workspace.repository import Kind, discover, real_folder
 
@@ -92,8 +93,7 @@ def inspect(root: Path) -> WorkTreeStatus:
     """
     version = ".".join(str(number) for number in git.version())
     real = real_folder(root)
-    bare = _is_bare(real)
-    found = None if bare else discover(real)
+    bare, found = _discover(real)
     if found is None:
         return WorkTreeStatus(
             kind=Kind.GIT if bare else Kind.PLAIN,
@@ -111,19 +111,19 @@ def inspect(root: Path) -> WorkTreeStatus:
             local_filesystem=is_local(real),
         )
     toplevel, git_dir, common_dir = found
-    head = git.run(["rev-parse", "-q", "--verify", "HEAD^{commit}"], cwd=toplevel, expect=(0, 1, 128))
-    branch = git.run(["symbolic-ref", "-q", "HEAD"], cwd=toplevel, expect=(0, 1))
+    head, branch = _head_and_branch(toplevel)
+    settings = git.run(["config", "--list", "-z", "--includes"], cwd=toplevel).items
     return WorkTreeStatus(
         kind=Kind.GIT,
         toplevel=str(toplevel),
         key=_key(git_dir),
-        head=head.line if head.status == 0 else None,
-        branch=branch.line.removeprefix("refs/heads/") if branch.status == 0 else None,
+        head=head,
+        branch=branch,
         index_digest=_index_digest(toplevel),
-        rules_digest=_rules_digest(toplevel, common_dir, _RULE_SETTINGS, ("exclude",), hooks=True),
-        filters_digest=_rules_digest(toplevel, common_dir, _FILTER_SETTINGS, ("attributes",), hooks=False),
+        rules_digest=_rules_digest(settings, common_dir, _RULE_SETTINGS, ("exclude",), hooks=True),
+        filters_digest=_rules_digest(settings, common_dir, _FILTER_SETTINGS, ("attributes",), hooks=False),
         in_progress=_in_progress(git_dir),
-        unborn=head.status != 0,
+        unborn=head is None,
         bare=False,
         git_version=version,
         local_filesystem=is_local(toplevel),
@@ -155,7 +155,7 @@ def repository_key(root: Path) -> str:
     Raises as `inspect` does.
     """
     real = real_folder(root)
-    found = None if _is_bare(real) else discover(real)
+    _, found = _discover(real)
     return _key(found[1] if found else real)
 
 
@@ -183,6 +183,26 @@ def _key(place: Path) -> str:
     return hashlib.sha256(os.fsencode(place)).hexdigest()[:32]
 
 
+def _discover(root: Path) -> tuple[bool, tuple[Path, Path, Path] | None]:
+    """Whether it is a bare repository, and the places of a work tree."""
+    try:
+        return False, discover(root)
+    except UsageError:
+        if _is_bare(root):
+            return True, None
+        raise
+
+
+def _head_and_branch(toplevel: Path) -> tuple[str | None, str | None]:
+    """The commit, and the branch by its short name, each None where there is none."""
+    both = git.run(["rev-parse", "HEAD^{commit}", "--symbolic-full-name", "HEAD"], cwd=toplevel, expect=(0, 1, 128))
+    commit, _, ref = both.line.partition("\n")
+    if both.status == 0:
+        return commit, ref.removeprefix("refs/heads/") if ref.startswith("refs/heads/") else None
+    branch = git.run(["symbolic-ref", "-q", "HEAD"], cwd=toplevel, expect=(0, 1))
+    return None, branch.line.removeprefix("refs/heads/") if branch.status == 0 else None
+
+
 def _is_bare(root: Path) -> bool:
     asked = git.run(["rev-parse", "--is-bare-repository", "--is-inside-git-dir"], cwd=root, expect=(0, 128))
     return asked.status == 0 and asked.line == "true\ntrue"
@@ -194,10 +214,9 @@ def _index_digest(toplevel: Path) -> str:
 
 
 def _rules_digest(
-    toplevel: Path, common_dir: Path, pattern: re.Pattern[bytes], names: tuple[str, ...], *, hooks: bool
+    settings: list[bytes], common_dir: Path, pattern: re.Pattern[bytes], names: tuple[str, ...], *, hooks: bool
 ) -> str:
     found = hashlib.sha256()
-    settings = git.run(["config", "--list", "-z", "--includes"], cwd=toplevel).items
     for setting in sorted(item for item in settings if pattern.match(item) and not _LARGE_FILES.match(item)):
         found.update(setting + b"\0")
     places = [common_dir / "info" / name for name in names]

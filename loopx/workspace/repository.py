@@ -170,6 +170,27 @@ def real_folder(root: Path) -> Path:
 
 def discover(root: Path) -> tuple[Path, Path, Path] | None:
     """The work tree's top, git directory and common directory; None outside git."""
+    places = _places_at_once(root) or _places_one_by_one(root)
+    if places is None:
+        return None
+    toplevel, git_dir, common_dir = places
+    if toplevel != root and _ignored_by(toplevel, root):
+        return None  # e.g. a project inside a home folder that is itself kept in git
+    return toplevel, git_dir, common_dir
+
+
+def _places_at_once(root: Path) -> tuple[Path, Path, Path] | None:
+    """What one process can say of an ordinary work tree; None for all else, and where a path has a line end."""
+    asked = ("--is-inside-work-tree", "--absolute-git-dir", "--git-common-dir", "--show-toplevel")
+    answer = git.run(["rev-parse", *asked], cwd=root, expect=(0, 128))
+    lines = answer.line.split("\n")
+    if answer.status or len(lines) != len(asked) or lines[0] != "true":
+        return None
+    git_dir, common_dir, toplevel = lines[1:]
+    return Path(toplevel).resolve(), Path(git_dir).resolve(), Path(root, common_dir).resolve()
+
+
+def _places_one_by_one(root: Path) -> tuple[Path, Path, Path] | None:
     inside = git.run(["rev-parse", "--is-inside-work-tree", "--is-bare-repository"], cwd=root, expect=(0, 128))
     if inside.status:
         if any((folder / ".git").exists() for folder in (root, *root.parents)):
@@ -185,8 +206,6 @@ def discover(root: Path) -> tuple[Path, Path, Path] | None:
             raise UsageError("bare_repository", f"{root} is a bare repository", hint="Use a work tree of it.")
         raise UsageError("not_a_work_tree", f"{root} is inside a .git folder", hint="Use the folder above it.")
     toplevel = Path(git.run(["rev-parse", "--show-toplevel"], cwd=root).line).resolve()
-    if toplevel != root and _ignored_by(toplevel, root):
-        return None  # e.g. a project inside a home folder that is itself kept in git
     git_dir = Path(git.run(["rev-parse", "--absolute-git-dir"], cwd=root).line).resolve()
     common = Path(root, git.run(["rev-parse", "--git-common-dir"], cwd=root).line).resolve()
     return toplevel, git_dir, common

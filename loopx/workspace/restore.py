@@ -42,7 +42,7 @@ def restore_tree(repo: Repository, tree_hash: str) -> RestoreResult:
 
     Raises `NotFoundError` (`tree_missing`), `ConflictError` (`path_occupied`), `UsageError` (`project_not_writable`).
     """
-    before = tree.capture_repository(repo).tree_hash
+    before = tree.write_down(repo)[0]
     changed = _changed_paths(repo, before, tree_hash)
     rules = [path for path in changed if path.rpartition("/")[2] == ".gitignore"]
     seen = before
@@ -50,10 +50,10 @@ def restore_tree(repo: Repository, tree_hash: str) -> RestoreResult:
         # The tree's own rules say what is ignored: else a file that an edited rule uncovered would be deleted, and
         # one that it hid would stay.
         restore_paths(repo, tree_hash, rules)
-        seen = tree.capture_repository(repo).tree_hash
+        seen = tree.write_down(repo)[0]
         changed = sorted({*rules, *_changed_paths(repo, seen, tree_hash)})
     done = restore_paths(repo, tree_hash, changed)
-    after = tree.capture_repository(repo).tree_hash
+    after = tree.write_down(repo)[0]
     return msgspec.structs.replace(
         done, previous_tree=before, uncovered_tree=seen if seen != before else None, exact=after == tree_hash
     )

@@ -46,7 +46,7 @@ def discard(
 
 def _refuse_changed(repo: Repository, *expected: str, force: bool) -> None:
     """Go on only when the tree is one of those LoopX knows; the first of them is the one to compare with."""
-    now = tree.capture_repository(repo).tree_hash
+    now = tree.write_down(repo)[0]
     if force or now in expected:
         return
     changed = difference.diff(repo, expected[0], now)

@@ -9,14 +9,16 @@ symbolic link, and leaves out `.loopx/`, ignored files, sockets, pipes and neste
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from loopx.control_plane.errors import LoopXError, NotFoundError, StoreError, UsageError
+from loopx.workspace import git
 from loopx.workspace.repository import OWN_NAMES, TEMPORARY_PREFIX, Kind, Repository, open_repository, writing_state
 
 _ATTEMPTS = 3
@@ -48,7 +50,13 @@ def capture(root: Path, state_dir: Path) -> TreeState:
 
 
 def capture_repository(repo: Repository) -> TreeState:
-    """Write the current work tree to a tree object and name it.
+    """The current work tree as a tree object, with the commit and branch that the user is on; see `write_down`."""
+    tree_hash, left_out = write_down(repo)
+    return TreeState(tree_hash=tree_hash, head=head(repo), branch=branch(repo), kind=repo.kind, left_out=left_out)
+
+
+def write_down(repo: Repository) -> tuple[str, tuple[str, ...]]:
+    """Write the current work tree to a tree object; its hash, and the nested repositories that no tree can hold.
 
     Safe to call from several processes at once. Raises `UsageError` (`unreadable_file`, `project_missing`),
     `StoreError` (`tree_keeps_changing`, `git_timeout`) or `LoopXError` (`git_failed`).
@@ -69,7 +77,7 @@ def capture_repository(repo: Repository) -> TreeState:
                 _seed(repo, index)
         with contextlib.suppress(FileNotFoundError):
             index.replace(repo.private_index)
-    return TreeState(tree_hash=tree_hash, head=head(repo), branch=branch(repo), kind=repo.kind, left_out=left_out)
+    return tree_hash, left_out
 
 
 def head(repo: Repository) -> str | None:
@@ -90,8 +98,18 @@ def branch(repo: Repository) -> str | None:
 
 def list_paths(repo: Repository, tree_hash: str) -> tuple[TreeEntry, ...]:
     """Every file of a tree in git's order; raises `NotFoundError` (`tree_missing`)."""
-    require_tree(repo, tree_hash)
-    return tuple(_entries(repo.git("ls-tree", "-r", "-z", "--full-tree", tree_hash).items))
+    return _listed(repo, tree_hash)
+
+
+@functools.lru_cache(maxsize=4)
+def _listed(repo: Repository, tree_hash: str) -> tuple[TreeEntry, ...]:
+    """A hash names one list of files for ever, and every turn asks for the list of the goal's start."""
+    refuse_options(tree_hash)
+    found = repo.git("ls-tree", "-r", "-z", "--full-tree", tree_hash, expect=(0, 128))
+    if found.status:
+        require_tree(repo, tree_hash)
+        raise git.failure(("ls-tree", tree_hash), found.status, found.stderr)
+    return tuple(_entries(found.items))
 
 
 def read_file(repo: Repository, tree_hash: str, path: str) -> bytes:
@@ -111,7 +129,6 @@ def overlaid(repo: Repository, tree_hash: str, blobs: Mapping[str, str | None]) 
 
     Raises `NotFoundError` (`tree_missing`).
     """
-    require_tree(repo, tree_hash)
     modes = {entry.path: entry.mode for entry in list_paths(repo, tree_hash)}
     gone = [os.fsencode(path) for path, blob in blobs.items() if blob is None]
     lines = [
@@ -133,12 +150,24 @@ def overlaid(repo: Repository, tree_hash: str, blobs: Mapping[str, str | None]) 
 
 def require_tree(repo: Repository, tree_hash: str) -> None:
     """Raise `NotFoundError` (`tree_missing`) unless the tree's object can be read."""
-    if tree_hash.startswith("-") or repo.git("cat-file", "-e", f"{tree_hash}^{{tree}}", expect=(0, 1, 128)).status:
-        raise NotFoundError(
-            "tree_missing",
-            f"there is no tree {tree_hash[:12]} in this project or in LoopX's folder",
-            hint="Its objects are kept in the project's state folder; restore that, or start from a checkpoint.",
-        )
+    refuse_options(tree_hash)
+    if repo.git("cat-file", "-e", f"{tree_hash}^{{tree}}", expect=(0, 1, 128)).status:
+        raise _missing(tree_hash)
+
+
+def refuse_options(*names: str) -> None:
+    """Raise `NotFoundError` (`tree_missing`) for a name that git would read as an option."""
+    for name in names:
+        if name.startswith("-"):
+            raise _missing(name)
+
+
+def _missing(tree_hash: str) -> NotFoundError:
+    return NotFoundError(
+        "tree_missing",
+        f"there is no tree {tree_hash[:12]} in this project or in LoopX's folder",
+        hint="Its objects are kept in the project's state folder; restore that, or start from a checkpoint.",
+    )
 
 
 def index_entries(repo: Repository, index: Path, *extra: str) -> tuple[TreeEntry, ...]:
@@ -180,6 +209,8 @@ def _may_reuse(repo: Repository) -> bool:
     if not repo.private_index.is_file():
         return False
     # In a sparse checkout only the user's index knows the files that are not here on purpose.
+    if not (repo.git_dir / "info" / "sparse-checkout").exists():
+        return True
     sparse = repo.git("config", "--type=bool", "--get", "core.sparseCheckout", expect=(0, 1, 128))
     return sparse.line != "true"
 
@@ -217,9 +248,27 @@ def _open_eyes(repo: Repository, index: Path) -> None:
 
 def _bring_up_to_date(repo: Repository, index: Path) -> tuple[str, ...]:
     """Make the index describe the work tree as it is now; return the nested repositories left out."""
-    changed, removed = _tracked_changes(repo, index)
-    present, nested = _untracked(repo, index)
-    forced, dropped, left_out = _by_the_users_index(repo, index, nested)
+    theirs = repo.user_index
+    variables = repo.variables(index=index, work_tree=None, into_project=False)
+    asked: list[tuple[Sequence[str], Mapping[str, str]]] = [
+        (("diff-files", "-z", "--name-status", "--no-renames", "--ignore-submodules=dirty"), variables),
+        (_untracked_command(repo), variables),
+        (_TRACKED_BUT_IGNORED, variables),
+    ]
+    if theirs is not None:
+        asked.append((("ls-files", "-s", "-z"), variables))
+        other = repo.variables(index=theirs, work_tree=None, into_project=False)
+        asked.append((_TRACKED_BUT_IGNORED, other))
+    answers = git.run_together(asked, cwd=repo.root)
+    changed, removed = _tracked_changes(answers[0].items)
+    present = {path for path in answers[1].items if not path.endswith(b"/")}
+    nested = {path.rstrip(b"/") for path in answers[1].items if path.endswith(b"/")}
+    ours = set(answers[2].items)
+    if theirs is None:
+        forced, dropped, left_out = set[bytes](), ours, nested
+    else:
+        links = _links_among(answers[3].stdout)
+        forced, dropped, left_out = _by_the_users_index(repo, theirs, nested, ours, links, set(answers[4].items))
     gone = {path for path in removed | dropped if not is_own(path)}
     here = {path for path in (changed - dropped) | present | forced if not is_own(path)}
     if gone:
@@ -233,51 +282,47 @@ def _bring_up_to_date(repo: Repository, index: Path) -> tuple[str, ...]:
     return tuple(sorted(os.fsdecode(path) for path in left_out))
 
 
-def _tracked_changes(repo: Repository, index: Path) -> tuple[set[bytes], set[bytes]]:
-    listed = repo.git(
-        "diff-files", "-z", "--name-status", "--no-renames", "--ignore-submodules=dirty", index=index
-    ).items
+_TRACKED_BUT_IGNORED = ("ls-files", "-c", "-i", "-z", "--exclude-standard")
+
+
+def _tracked_changes(listed: list[bytes]) -> tuple[set[bytes], set[bytes]]:
+    """The paths that changed, and those that are gone."""
     pairs = list(zip(listed[::2], listed[1::2], strict=True))
     removed = {path for status, path in pairs if status == b"D"}
     return {path for status, path in pairs if status != b"D"}, removed
 
 
-def _untracked(repo: Repository, index: Path) -> tuple[set[bytes], set[bytes]]:
-    """Files that git would offer to add, and folders that are repositories of their own."""
+def _untracked_command(repo: Repository) -> list[str]:
+    """Asks for files that git would offer to add, and for folders that are repositories of their own."""
     arguments = ["ls-files", "-o", "-z", "--exclude-standard", *(f"--exclude={name}" for name in OWN_NAMES)]
     if repo.private_excludes.is_file():
         arguments.append(f"--exclude-from={repo.private_excludes}")
     if repo.state_dir.is_relative_to(repo.root):
         arguments.append(f"--exclude=/{literal_pattern(str(repo.state_dir.relative_to(repo.root)))}/")
-    found = repo.git(*arguments, index=index).items
-    nested = {path.rstrip(b"/") for path in found if path.endswith(b"/")}
-    return {path for path in found if not path.endswith(b"/")}, nested
+    return arguments
 
 
-def _by_the_users_index(repo: Repository, index: Path, nested: set[bytes]) -> tuple[set[bytes], set[bytes], set[bytes]]:
+def _by_the_users_index(
+    repo: Repository, user_index: Path, nested: set[bytes], ours: set[bytes], links: set[bytes], theirs: set[bytes]
+) -> tuple[set[bytes], set[bytes], set[bytes]]:
     """(to add although ignored, to drop, nested repositories left out): what only the user's index can tell.
+
+    `ours` and `theirs` are tracked although ignored; `links` are the submodules of our index.
 
     An ignored file belongs to the tree exactly when the user's index tracks it, and a nested repository exactly
     when it is a submodule there.
     """
-    ours = _tracked_but_ignored(repo, index)
-    if repo.user_index is None:
-        return set(), ours, nested
-    theirs = _tracked_but_ignored(repo, repo.user_index)
-    links = _gitlinks(repo, index)
-    submodules = _gitlinks(repo, repo.user_index) if nested or links else set()
+    submodules = set[bytes]()
+    if nested or links:
+        submodules = _links_among(repo.git("ls-files", "-s", "-z", index=user_index).stdout)
     forced = {path for path in theirs - ours if _exists(repo.root, path)} | (nested & submodules)
     released = {path for path in links - submodules if _exists(repo.root, path)}
     return forced, (ours - theirs) | (links - submodules), (nested - submodules) | released
 
 
-def _tracked_but_ignored(repo: Repository, index: Path) -> set[bytes]:
-    return set(repo.git("ls-files", "-c", "-i", "-z", "--exclude-standard", index=index).items)
-
-
-def _gitlinks(repo: Repository, index: Path) -> set[bytes]:
+def _links_among(listed: bytes) -> set[bytes]:
+    """The submodules that a staged listing names."""
     mode = GITLINK_MODE.encode()
-    listed = repo.git("ls-files", "-s", "-z", index=index).stdout
     if not listed.startswith(mode) and b"\0" + mode not in listed:
         return set()
     return {item.partition(b"\t")[2] for item in listed.split(b"\0") if item.startswith(mode)}

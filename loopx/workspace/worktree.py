@@ -221,7 +221,7 @@ def _setup_failed(setup: Sequence[str], said: str, status: int | None) -> UsageE
 
 def _require_kept(repo: Repository, known: Worktree, kept_in: Sequence[str]) -> None:
     inside = open_repository(Path(known.path), repo.state_dir)
-    now = tree.capture_repository(inside).tree_hash
+    now = tree.write_down(inside)[0]
     missing: tuple[str, ...] = tuple(change.path for change in difference.diff(inside, known.base_tree, now))
     for target in kept_in:
         if missing:
