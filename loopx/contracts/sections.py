@@ -6,7 +6,6 @@ Pure, over bytes. A file that can't be read counts as changed when it was readab
 from __future__ import annotations
 
 import configparser
-import tomllib
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -105,6 +104,8 @@ def _at(document: object, parts: list[str], *, is_prefix: bool) -> object:
 
 
 def _toml(data: bytes) -> Mapping[str, object]:
+    import tomllib
+
     return tomllib.loads(data.decode())
 
 

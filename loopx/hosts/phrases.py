@@ -22,12 +22,13 @@ class Meaning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
-    pattern: re.Pattern[str]
+    pattern: str
+    """Compiled when the first error is read; most turns end without one."""
     meaning: Meaning
 
 
 def _row(kind: Kind, code: str, *phrases: str, bad_setup: bool = False) -> _Row:
-    return _Row(pattern=re.compile("|".join(phrases), re.I), meaning=Meaning(kind=kind, code=code, bad_setup=bad_setup))
+    return _Row(pattern="|".join(phrases), meaning=Meaning(kind=kind, code=code, bad_setup=bad_setup))
 
 
 _ROWS: tuple[_Row, ...] = (
@@ -281,7 +282,7 @@ def of_status(status: int | None) -> Meaning | None:
 def of_text(text: str) -> Meaning | None:
     """What the phrase table makes of a final error line; None when it has no row for it."""
     flat = text.replace("’", "'")[:4000]
-    return next((one.meaning for one in _ROWS if one.pattern.search(flat)), None)
+    return next((one.meaning for one in _ROWS if re.search(one.pattern, flat, re.I)), None)
 
 
 def of_error(text: str, status: int | None = None) -> Meaning | None:

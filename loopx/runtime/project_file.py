@@ -7,7 +7,6 @@ changed between turns since; only that is trusted. It runs nothing.
 from __future__ import annotations
 
 import os
-import tomllib
 from typing import TypeVar
 
 import msgspec
@@ -64,6 +63,10 @@ def read(store: Store, project: Project, goal_id: str | None) -> ProjectFile:
 
 def table(content: bytes, name: str) -> Table:
     """One top-level table; empty where there is none. Raises UsageError (`config_malformed`)."""
+    if not content:
+        return {}
+    import tomllib
+
     try:
         found = tomllib.loads(content.decode("utf-8")).get(name, {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -6,7 +6,6 @@ guard's work (loops, "The contract: the only judge").
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 import queue
 import shutil
@@ -333,6 +332,9 @@ def _run_side_by_side(
     observe: Observer | None,
 ) -> list[CheckResult]:
     """Checks in threads of their own. Whoever watches and whoever cancels is asked by the calling thread only."""
+    # Most goals have one check, and never come here.
+    import concurrent.futures
+
     told: queue.SimpleQueue[tuple[str, CheckResult | None]] = queue.SimpleQueue()
     stop = threading.Event()
     inner = msgspec.structs.replace(here, cancelled=stop.is_set)
