@@ -86,7 +86,7 @@ def run_ended(
         row = goals.row_of(tx, goal_id)
         last_key = last.turn_key if last is not None else None
         checks = checks_of(tx, last_key) if last_key is not None else ()
-        open_gates = gates.open_gates(tx, goal_id, 1)
+        open_gates = gates.open_gates(tx, goal_id)
         spent = tx.number("ledger.total", goal_id=goal_id)
         tokens = tx.one("meters.total", goal_id=goal_id, unit=BudgetUnit.TOKENS)
         cost = tx.one("meters.total", goal_id=goal_id, unit=BudgetUnit.MICROUSD)

@@ -17,7 +17,7 @@ from loopx.control_plane.quota.facts import (
     WaitKind,
 )
 from loopx.control_plane.quota.policy import QuotaPolicy
-from loopx.store import goals, ledger, meters
+from loopx.store import gates, goals, ledger, meters
 from loopx.store.codec import load
 from loopx.store.connection import Row, Tx
 from loopx.store.goals import HOUR_MS, MINUTE_MS
@@ -49,7 +49,7 @@ def read(tx: Tx, goal_id: str, agent_id: AgentId, now_ms: int) -> GoalFacts:
         ready=ready,
         ready_gated=bool(tx.number("todos.any_ready_gated", goal_id=goal_id)),
         open_todos=bool(tx.number("todos.any_unended", goal_id=goal_id)),
-        blocked_wake_at_ms=_blocked_wake(tx, goal_id) if ready is None else None,
+        blocked_wake_at_ms=_blocked_wake(tx, goal_id, now_ms) if ready is None else None,
         blocked_without_wake=bool(tx.number("todos.any_without_wake", goal_id=goal_id)) if ready is None else False,
         granted_capability=_granted(tx, goal_id),
         wait=_wait(row, now_ms),
@@ -107,10 +107,10 @@ def _past_its_gates(tx: Tx, goal_id: str, now_ms: int) -> Row | None:
     return min((row for row in rows if row), key=lambda row: (-row["priority"], row["todo_id"]), default=None)
 
 
-def _blocked_wake(tx: Tx, goal_id: str) -> int | None:
+def _blocked_wake(tx: Tx, goal_id: str, now_ms: int) -> int | None:
     instants = [
         tx.number("todos.wake_at", goal_id=goal_id),
-        tx.number("todos.claims_end_at", goal_id=goal_id),
+        tx.number("todos.claims_end_at", goal_id=goal_id, now_ms=now_ms),
         tx.number("todos.monitor_next", goal_id=goal_id),
     ]
     return min((instant for instant in instants if instant), default=None)
@@ -138,7 +138,7 @@ def _gates(tx: Tx, goal_id: str, now_ms: int) -> tuple[OpenGate, ...]:
             blocks_goal=bool(row["blocks_goal"]),
             options=load(row["options"], tuple[str, ...]),
         )
-        for row in tx.all("gates.open_of_goal", goal_id=goal_id, limit=MAX_GATES)
+        for row in gates.open_rows(tx, goal_id, MAX_GATES)
         if row["expires_at_ms"] is None or row["expires_at_ms"] > now_ms
     )
 

@@ -98,12 +98,19 @@ def get(tx: Tx, gate_id: str) -> Gate:
 
 
 def open_gates(tx: Tx, goal_id: str | None = None, limit: int = 20) -> tuple[Gate, ...]:
-    rows = (
-        tx.all("gates.open_all", limit=limit)
-        if goal_id is None
-        else tx.all("gates.open_of_goal", goal_id=goal_id, limit=limit)
-    )
+    rows = tx.all("gates.open_all", limit=limit) if goal_id is None else open_rows(tx, goal_id, limit)
     return tuple(from_row(row) for row in rows)
+
+
+def open_rows(tx: Tx, goal_id: str, limit: int) -> list[Row]:
+    """The open gates of a goal, the pressing ones first: last those whose todos wait for other todos anyway."""
+    rows = tx.all("gates.open_of_goal", goal_id=goal_id, limit=limit)
+    return rows if len(rows) < 2 else sorted(rows, key=lambda row: (not row["blocks_goal"], _can_wait(tx, row)))
+
+
+def _can_wait(tx: Tx, row: Row) -> bool:
+    found = [tx.one("todos.get", todo_id=todo_id) for todo_id in load(row["todos"], tuple[str, ...])]
+    return bool(found) and all(todo is not None and todo["open_deps"] > 0 for todo in found)
 
 
 def answer(tx: Tx, gate: Gate, text: str, by: str, now_ms: int) -> None:

@@ -36,7 +36,9 @@ def insert(tx: Tx, todo: Todo) -> None:
         if row["status"] not in ENDED_TODO_STATUSES:
             open_deps += 1
     if todo.task_class is TaskClass.ADVANCEMENT and todo.reason != GOAL_ITSELF:
-        tx.run("todos.displace", goal_id=todo.goal_id, reason=GOAL_ITSELF, now_ms=todo.created_at_ms)
+        for row in tx.all("todos.displace", goal_id=todo.goal_id, reason=GOAL_ITSELF, now_ms=todo.created_at_ms):
+            body = {"todo_id": row["todo_id"], "reason": "sliced", "by": "loopx"}
+            events.append(tx, todo.goal_id, "todo_superseded", todo.created_at_ms, body)
     wake = todo.wake
     tx.run(
         "todos.insert",
@@ -63,7 +65,8 @@ def insert(tx: Tx, todo: Todo) -> None:
     )
     for dependency in todo.depends_on:
         tx.run("todos.insert_dep", todo_id=todo.todo_id, depends_on=dependency)
-    events.append(tx, todo.goal_id, "todo_added", todo.created_at_ms, {"todo_id": todo.todo_id, "title": todo.title})
+    body = {"todo_id": todo.todo_id, "title": todo.title, "status": todo.status}
+    events.append(tx, todo.goal_id, "todo_added", todo.created_at_ms, body)
 
 
 def _wake_at(wake: Wake | None, now_ms: int) -> int | None:
@@ -164,8 +167,10 @@ def finish(
 
 
 def _release_dependents(tx: Tx, goal_id: str, todo_id: str, now_ms: int) -> None:
-    tx.run("todos.drop_dep", todo_id=todo_id, now_ms=now_ms)
-    tx.run("todos.wake_by_todo", goal_id=goal_id, todo_id=todo_id, now_ms=now_ms)
+    tx.run("todos.recount_deps", todo_id=todo_id, now_ms=now_ms)
+    woken = tx.all("todos.wake_by_todo", goal_id=goal_id, todo_id=todo_id, now_ms=now_ms)
+    if woken:
+        events.append(tx, goal_id, "todos_woken", now_ms, {"todo_ids": [row["todo_id"] for row in woken]})
 
 
 def set_status(
@@ -204,7 +209,7 @@ def set_status(
     if status in ENDED_TODO_STATUSES:
         _release_dependents(tx, todo.goal_id, todo.todo_id, now_ms)
     elif todo.status in ENDED_TODO_STATUSES:
-        tx.run("todos.add_dep", todo_id=todo.todo_id, now_ms=now_ms)
+        tx.run("todos.recount_deps", todo_id=todo.todo_id, now_ms=now_ms)
     body = {"todo_id": todo.todo_id, "from": todo.status, "reason": reason, "by": by}
     events.append(tx, todo.goal_id, f"todo_{status}", now_ms, body, turn_key)
 
@@ -221,9 +226,9 @@ def wake_due(tx: Tx, goal_id: str, now_ms: int) -> int:
     # Most of the time nothing sleeps; to look costs a fifth of an update, which opens every index of the table.
     if tx.one("todos.any_wake_due", goal_id=goal_id, now_ms=now_ms) is None:
         return 0
-    woken = tx.run("todos.wake_by_instant", goal_id=goal_id, now_ms=now_ms)
-    events.append(tx, goal_id, "todos_woken", now_ms, {"count": woken})
-    return woken
+    woken = [row["todo_id"] for row in tx.all("todos.wake_by_instant", goal_id=goal_id, now_ms=now_ms)]
+    events.append(tx, goal_id, "todos_woken", now_ms, {"todo_ids": woken})
+    return len(woken)
 
 
 def wake_instant(wake: Wake | None) -> int | None:

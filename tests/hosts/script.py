@@ -34,10 +34,11 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """The model calls a tool of an injected tool server, without arguments."""
+    """The model calls a tool of an injected tool server."""
 
     server: str
     name: str
+    arguments: dict[str, Any] = {}
     tokens: Tokens = Tokens()
 
 

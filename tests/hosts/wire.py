@@ -93,7 +93,7 @@ class Responses:
                 "call_id": _id("call"),
                 "name": step.name,
                 "namespace": f"mcp__{step.server}",
-                "arguments": "{}",
+                "arguments": json.dumps(step.arguments),
             }
         command = step.command if isinstance(step, Shell) else f"printf %s '{step.content}' > '{step.path}'"
         arguments = json.dumps({"cmd": command})
@@ -159,7 +159,7 @@ class Messages:
 
     def _tool(self, step: Call) -> tuple[str, dict[str, Any]]:
         if isinstance(step, Tool):
-            return f"mcp__{step.server}__{step.name}", {}
+            return f"mcp__{step.server}__{step.name}", step.arguments
         if isinstance(step, Shell):
             return "Bash", {"command": step.command, "description": "scripted"}
         return "Write", {"file_path": step.path, "content": step.content}
@@ -235,7 +235,7 @@ class Chat:
 
     def _tool(self, step: Call) -> tuple[str, dict[str, Any]]:
         if isinstance(step, Tool):
-            return f"{step.server}_{step.name}", {}
+            return f"{step.server}_{step.name}", step.arguments
         if isinstance(step, Shell):
             return "bash", {"command": step.command, "description": "scripted"}
         return "write", {"filePath": step.path, "content": step.content}
@@ -283,7 +283,7 @@ class Gemini:
 
     def _tool(self, step: Call) -> tuple[str, dict[str, Any]]:
         if isinstance(step, Tool):
-            return f"mcp_{step.server}_{step.name}", {}
+            return f"mcp_{step.server}_{step.name}", step.arguments
         if isinstance(step, Shell):
             return "run_shell_command", {"command": step.command, "description": "scripted"}
         return "write_file", {"file_path": step.path, "content": step.content}

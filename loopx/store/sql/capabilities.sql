@@ -37,3 +37,6 @@ UPDATE capability_intents SET gate_id = :gate_id, attempt = :attempt, updated_at
 
 -- name: latest_of_all
 SELECT * FROM capability_intents ORDER BY intent_id DESC LIMIT :limit;
+
+-- name: statuses
+SELECT intent_id, status FROM capability_intents WHERE goal_id = :goal_id;

@@ -64,3 +64,6 @@ SELECT * FROM grants WHERE grant_id = :grant_id;
 -- name: count_open
 -- How many questions are open, counted no further than a limit.
 SELECT COUNT(*) FROM (SELECT 1 FROM gates WHERE status = 'open' LIMIT :limit);
+
+-- name: statuses
+SELECT gate_id, status FROM gates WHERE goal_id = :goal_id;

@@ -79,14 +79,14 @@ WHERE todo_id = :todo_id AND goal_id = :goal_id AND status IN ('open', 'claimed'
 -- name: reclaimable
 -- A claimed todo that this agent may go on with: its own, or one whose lease ran out.
 SELECT t.todo_id, t.title FROM todos t LEFT JOIN leases l ON l.resource = 'todo:' || t.todo_id
-WHERE t.goal_id = :goal_id AND t.status = 'claimed' AND t.open_gates = 0
+WHERE t.goal_id = :goal_id AND t.status = 'claimed' AND t.open_deps = 0 AND t.open_gates = 0
   AND (t.claimed_by = :agent_id OR l.resource IS NULL OR l.expires_at_ms <= :now_ms)
 ORDER BY t.priority DESC, t.todo_id LIMIT 1;
 
 -- name: claims_end_at
--- When the first claim of this goal runs out.
+-- When the first claim of this goal runs out; one that has run out holds nothing up.
 SELECT MIN(l.expires_at_ms) FROM todos t JOIN leases l ON l.resource = 'todo:' || t.todo_id
-WHERE t.goal_id = :goal_id AND t.status = 'claimed';
+WHERE t.goal_id = :goal_id AND t.status = 'claimed' AND l.expires_at_ms > :now_ms;
 
 -- name: release
 UPDATE todos SET status = 'open', claimed_by = NULL, updated_at_ms = :now_ms
@@ -110,21 +110,18 @@ WHERE todo_id = :todo_id;
 -- name: set_priority
 UPDATE todos SET priority = :priority, updated_at_ms = :now_ms WHERE todo_id = :todo_id AND goal_id = :goal_id;
 
--- name: drop_dep
--- One dependency less for each todo that waited for this one.
-UPDATE todos SET open_deps = open_deps - 1, updated_at_ms = :now_ms
-WHERE todo_id IN (SELECT todo_id FROM todo_deps WHERE depends_on = :todo_id) AND open_deps > 0;
-
--- name: add_dep
--- One dependency more, when a finished todo is opened again.
-UPDATE todos SET open_deps = open_deps + 1, updated_at_ms = :now_ms
-WHERE todo_id IN (SELECT todo_id FROM todo_deps WHERE depends_on = :todo_id)
-  AND status IN ('open', 'blocked', 'deferred');
+-- name: recount_deps
+-- What the todos that wait for this one wait for now. Counted, not added up: the same todo ends and opens many times.
+UPDATE todos SET updated_at_ms = :now_ms, open_deps = (
+  SELECT COUNT(*) FROM todo_deps d JOIN todos o ON o.todo_id = d.depends_on
+  WHERE d.todo_id = todos.todo_id AND o.status <> 'done' AND o.status <> 'superseded')
+WHERE todo_id IN (SELECT todo_id FROM todo_deps WHERE depends_on = :todo_id);
 
 -- name: wake_by_todo
 -- Todos that were deferred until this one is done.
 UPDATE todos SET status = 'open', wake_kind = NULL, wake_todo = NULL, wake = NULL, updated_at_ms = :now_ms
-WHERE goal_id = :goal_id AND status = 'deferred' AND wake_kind = 'todo_done' AND wake_todo = :todo_id;
+WHERE goal_id = :goal_id AND status = 'deferred' AND wake_kind = 'todo_done' AND wake_todo = :todo_id
+RETURNING todo_id;
 
 -- name: any_wake_due
 SELECT 1 AS found FROM todos WHERE goal_id = :goal_id AND status IN ('deferred', 'blocked')
@@ -132,7 +129,8 @@ SELECT 1 AS found FROM todos WHERE goal_id = :goal_id AND status IN ('deferred',
 
 -- name: wake_by_instant
 UPDATE todos SET status = 'open', wake_kind = NULL, wake_at_ms = NULL, wake = NULL, updated_at_ms = :now_ms
-WHERE goal_id = :goal_id AND status IN ('deferred', 'blocked') AND wake_kind = 'instant' AND wake_at_ms <= :now_ms;
+WHERE goal_id = :goal_id AND status IN ('deferred', 'blocked') AND wake_kind = 'instant' AND wake_at_ms <= :now_ms
+RETURNING todo_id;
 
 -- name: gate_delta
 UPDATE todos SET open_gates = open_gates + :delta, updated_at_ms = :now_ms
@@ -188,7 +186,8 @@ WHERE goal_id = :goal_id AND status <> 'done' AND status <> 'superseded';
 -- name: displace
 -- The todo that stands for the goal itself gives way to a slice of it.
 UPDATE todos SET status = 'superseded', claimed_by = NULL, updated_at_ms = :now_ms
-WHERE goal_id = :goal_id AND reason = :reason AND status <> 'done' AND status <> 'superseded';
+WHERE goal_id = :goal_id AND reason = :reason AND status <> 'done' AND status <> 'superseded'
+RETURNING todo_id;
 
 -- name: ready_page
 -- The todos that this agent may take now, the most urgent first.
@@ -207,3 +206,6 @@ LIMIT 200;
 
 -- name: count_by_status
 SELECT status, COUNT(*) AS n FROM todos WHERE goal_id = :goal_id GROUP BY status;
+
+-- name: statuses
+SELECT todo_id, status FROM todos WHERE goal_id = :goal_id;
