@@ -18,7 +18,7 @@ from loopx.contracts.findings import Finding, FindingCode
 from loopx.workspace import identity, tree
 from loopx.workspace.difference import FileChange
 from loopx.workspace.identity import UserMove, WorkTreeStatus
-from loopx.workspace.repository import Repository, writing_state
+from loopx.workspace.repository import Kind, Repository, writing_state
 
 _CODES = {
     UserMove.REPOSITORY: FindingCode.USER_HEAD_MOVED,
@@ -35,7 +35,9 @@ def remember(repository: Repository, turn_key: str) -> None:
     place = _place(repository, turn_key)
     with writing_state(repository.state_dir):
         place.parent.mkdir(exist_ok=True)
-        place.write_bytes(msgspec.json.encode(identity.inspect(repository.root)))
+        places = (repository.root, repository.git_dir, repository.common_dir)
+        status = identity.look(*places) if repository.kind is Kind.GIT else identity.inspect(repository.root)
+        place.write_bytes(msgspec.json.encode(status))
 
 
 def forget(repository: Repository, turn_key: str) -> None:

@@ -52,7 +52,9 @@ class ContractJudge:
         now_ms: Callable[[], int],
         cancelled: Callable[[], bool],
         left_ms: Callable[[], int | None] = lambda: None,
+        after: Callable[[], str] | None = None,
     ) -> None:
+        """`after` gives the tree as the host left it; without it the tree is captured as it is then."""
         self._known = known
         self._tree = tree
         self._evaluator = evaluator
@@ -60,13 +62,14 @@ class ContractJudge:
         self._now_ms = now_ms
         self._cancelled = cancelled
         self._left_ms = left_ms
+        self._after = after or tree.capture
 
     def judge(self, journal: TurnJournal, host: HostReport) -> TurnResult:
         """Raises CancelledError, StoreError, and UsageError when the work tree can't be read."""
         known = self._known(journal)
         word = word_of(host)
         before = journal.turn.tree_before or known.base_tree
-        after = self._tree.capture()
+        after = self._after()
         seen = self._look(journal, known, word, before, after)
         verdict = turn_result(self._facts(journal, seen, host))
         return results.build(seen, verdict, host, self._now_ms())

@@ -6,7 +6,6 @@ The name is for people and for liveness; the lease's epoch alone is the fence.
 from __future__ import annotations
 
 import os
-import socket
 
 from loopx.hosts import identity as process_identity
 
@@ -15,8 +14,8 @@ def current_owner() -> str:
     """`host/boot/pid/start` of this process."""
     identity = process_identity.of(os.getpid())
     if identity is None:
-        return f"{socket.gethostname()}/unknown/{os.getpid()}/0"
-    return f"{socket.gethostname()}/{identity.boot_id}/{identity.pid}/{identity.start_ticks}"
+        return f"{os.uname().nodename}/unknown/{os.getpid()}/0"
+    return f"{os.uname().nodename}/{identity.boot_id}/{identity.pid}/{identity.start_ticks}"
 
 
 def pid_of(owner: str) -> int | None:
@@ -28,7 +27,7 @@ def pid_of(owner: str) -> int | None:
 def is_dead(owner: str) -> bool:
     """Whether the owner's process is proved gone. False when it can't be proved: another machine, another format."""
     parts = owner.split("/")
-    if len(parts) != 4 or parts[0] != socket.gethostname() or not parts[2].isdigit():
+    if len(parts) != 4 or parts[0] != os.uname().nodename or not parts[2].isdigit():
         return False
     here = process_identity.of(os.getpid())
     if here is None:

@@ -71,13 +71,13 @@ class WorkTree:
 
     def require_usable(self) -> None:
         """Raises UsageError (`tree_in_progress`) in the middle of a merge, rebase, cherry-pick or bisect."""
-        status = tree_identity.inspect(Path(self._root))
-        if status.in_progress is not None:
+        operation = tree_identity.in_progress(self.repository.git_dir)
+        if operation is not None:
             raise UsageError(
                 "tree_in_progress",
-                f"{self._root} is in the middle of a {status.in_progress}",
+                f"{self._root} is in the middle of a {operation}",
                 hint="finish or abort it first",
-                data={"in_progress": str(status.in_progress)},
+                data={"in_progress": str(operation)},
             )
 
     def base(self) -> str:
@@ -97,11 +97,12 @@ class WorkTree:
         turn, result = journal.turn, journal.turn.result
         if result is None or result.tree_after is None:
             return None
-        found = checkpoint.find_checkpoint(self.repository, self._goal_id, effect_ref)
+        known = checkpoint.history(self.repository, self._goal_id, effect_ref)
+        found, parent = known.same, known.tip
         if found is not None and found.tree_hash == result.tree_after:
             return found.sha
-        parent = checkpoint.tip(self.repository, self._goal_id)
-        before = self._parent_tree(parent)
+        newest = known.newest
+        before = newest.tree_hash if newest is not None and newest.sha == parent else self._parent_tree(parent)
         if result.tree_after == before and found is None:
             return None
         subject = f"{result.kind}: {result.message or result.reason}".replace("\n", " ")[:SUBJECT_CHARS]
@@ -114,6 +115,7 @@ class WorkTree:
             effect_ref=effect_ref,
             subject=subject,
             when_ms=turn.started_at_ms,
+            known=known,
         )
 
     def _parent_tree(self, parent: str | None) -> str | None:

@@ -36,6 +36,7 @@ from loopx.runtime.progress import Observer, PhaseDone
 from loopx.runtime.project import Project
 from loopx.runtime.schedule_port import GoalSchedule
 from loopx.runtime.seen import JudgedGoal
+from loopx.runtime.tree_port import WorkTree
 from loopx.store import evidence, goals, hosts, todos, turns
 from loopx.store import gates as gate_rows
 from loopx.store.codec import load
@@ -88,6 +89,23 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     closeout: CloseoutPort
 
 
+class _LeftByHost:
+    """The tree as the host left it: captured once to see whether anything changed, and judged as it was then."""
+
+    def __init__(self, tree: WorkTree) -> None:
+        self._tree = tree
+        self._seen: str | None = None
+
+    def look(self) -> str:
+        self._seen = self._tree.capture()
+        return self._seen
+
+    def take(self) -> str:
+        """What was seen, or the tree as it is now where this process saw no host end."""
+        seen, self._seen = self._seen, None
+        return seen or self._tree.capture()
+
+
 class TurnWiring:
     """Builds the ports of turns of one goal for one agent."""
 
@@ -118,6 +136,7 @@ class TurnWiring:
         turn = journal.turn
         setup = self._setup(turn, token)
         tree = self._work.tree
+        left = _LeftByHost(tree)
         return Ports(
             journal=ObservedJournal(self._store, self._observer),
             host=KeptHost(
@@ -125,12 +144,19 @@ class TurnWiring:
                 setup,
                 self._observer,
                 self._stopping,
-                lambda: turn.tree_before is None or tree.capture() != turn.tree_before,
+                lambda: turn.tree_before is None or left.look() != turn.tree_before,
                 lost,
                 None if token is not None else lambda: self._setup(turn, self._new_token(turn)),
             ),
             judge=ContractJudge(
-                self.known, tree, self._evaluator(turn), self._env, self._store.now_ms, self._stopping, self._left_ms
+                self.known,
+                tree,
+                self._evaluator(turn),
+                self._env,
+                self._store.now_ms,
+                self._stopping,
+                self._left_ms,
+                left.take,
             ),
             tree=tree,
             schedule=GoalSchedule(self._store),

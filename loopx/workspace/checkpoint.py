@@ -56,6 +56,14 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     when_ms: int
 
 
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What one look at the goal's branch found: its tip, LoopX's newest checkpoint there, the one of an effect."""
+
+    tip: str | None
+    newest: Checkpoint | None
+    same: Checkpoint | None
+
+
 def branch_ref(goal_id: GoalId) -> str:
     """The full name of the goal's branch."""
     return f"refs/heads/loopx/{goal_id}"
@@ -118,11 +126,13 @@ def commit_checkpoint(
     effect_ref: EffectRef,
     subject: str,
     when_ms: int,
+    known: History | None = None,
 ) -> str:
     """Commit a captured tree onto the goal's branch and return the commit's name. Twice makes one commit.
 
     `parent` is the branch's tip as the caller knows it; None for the first commit, whose parent is then the user's
-    HEAD (a caller that wants the user's own uncommitted work apart gives the base's commit). Raises `ConflictError`
+    HEAD (a caller that wants the user's own uncommitted work apart gives the base's commit). `known` is what the
+    caller has just read of the branch, which is moved only if it is still so. Raises `ConflictError`
     (`effect_reused`, `branch_not_ours`, `branch_checked_out`, `branch_moved`, `branch_name_blocked`), `UsageError`
     (`bad_goal_name`, `bad_trailer`) and `NotFoundError` (`tree_missing`).
     """
@@ -130,13 +140,11 @@ def commit_checkpoint(
     tree.require_tree(repo, tree_hash)
     for value in (turn_key, effect_ref):
         _refuse_control_letters(value)
-    current = tip(repo, goal_id)
-    newest: Checkpoint | None = None
-    for one in _walk(repo, current):
-        newest = newest or one
-        if one.effect_ref == effect_ref:
-            return _same_effect(one, tree_hash)
-    _refuse_foreign(repo, goal_id, ref, current, newest)
+    known = known or history(repo, goal_id, effect_ref)
+    if known.same is not None:
+        return _same_effect(known.same, tree_hash)
+    current = known.tip
+    _refuse_foreign(repo, goal_id, ref, current, known.newest)
     first = current is None
     if not first and current != parent:
         raise _moved(goal_id, parent, current)
@@ -149,9 +157,15 @@ def commit_checkpoint(
     return commit
 
 
-def find_checkpoint(repo: Repository, goal_id: GoalId, effect_ref: EffectRef) -> Checkpoint | None:
-    """The goal's checkpoint with this effect, read back by its trailer; None when there is none."""
-    return next((one for one in _walk(repo, tip(repo, goal_id)) if one.effect_ref == effect_ref), None)
+def history(repo: Repository, goal_id: GoalId, effect_ref: EffectRef) -> History:
+    """The goal's branch, and on it the checkpoint with this effect, read back by its trailer."""
+    end = tip(repo, goal_id)
+    newest: Checkpoint | None = None
+    for one in _walk(repo, end):
+        newest = newest or one
+        if one.effect_ref == effect_ref:
+            return History(tip=end, newest=newest, same=one)
+    return History(tip=end, newest=newest, same=None)
 
 
 def checkpoints(repo: Repository, goal_id: GoalId) -> tuple[Checkpoint, ...]:

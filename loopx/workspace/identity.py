@@ -91,7 +91,7 @@ def inspect(root: Path) -> WorkTreeStatus:
 
     Raises `UsageError` (`project_missing`, `git_missing`, `git_too_old`, `git_unreadable`, `not_a_work_tree`).
     """
-    version = ".".join(str(number) for number in git.version())
+    git.version()
     real = real_folder(root)
     bare, found = _discover(real)
     if found is None:
@@ -107,10 +107,14 @@ def inspect(root: Path) -> WorkTreeStatus:
             in_progress=None,
             unborn=False,
             bare=bare,
-            git_version=version,
+            git_version=_version(),
             local_filesystem=is_local(real),
         )
-    toplevel, git_dir, common_dir = found
+    return look(*found)
+
+
+def look(toplevel: Path, git_dir: Path, common_dir: Path) -> WorkTreeStatus:
+    """The same of a git work tree whose places are known. Raises `UsageError` (`git_missing`, `git_too_old`)."""
     head, branch = _head_and_branch(toplevel)
     settings = git.run(["config", "--list", "-z", "--includes"], cwd=toplevel).items
     return WorkTreeStatus(
@@ -122,10 +126,10 @@ def inspect(root: Path) -> WorkTreeStatus:
         index_digest=_index_digest(toplevel),
         rules_digest=_rules_digest(settings, common_dir, _RULE_SETTINGS, ("exclude",), hooks=True),
         filters_digest=_rules_digest(settings, common_dir, _FILTER_SETTINGS, ("attributes",), hooks=False),
-        in_progress=_in_progress(git_dir),
+        in_progress=in_progress(git_dir),
         unborn=head is None,
         bare=False,
-        git_version=version,
+        git_version=_version(),
         local_filesystem=is_local(toplevel),
     )
 
@@ -179,6 +183,10 @@ def local_by(mounts: str, path: Path) -> bool | None:
     return None if file_system is None else file_system not in _REMOTE_FILE_SYSTEMS
 
 
+def _version() -> str:
+    return ".".join(str(number) for number in git.version())
+
+
 def _key(place: Path) -> str:
     return hashlib.sha256(os.fsencode(place)).hexdigest()[:32]
 
@@ -227,7 +235,8 @@ def _rules_digest(
     return found.hexdigest()
 
 
-def _in_progress(git_dir: Path) -> InProgress | None:
+def in_progress(git_dir: Path) -> InProgress | None:
+    """The operation that the user has begun there, if any."""
     for name, operation in _IN_PROGRESS_FILES:
         if (git_dir / name).exists():
             return InProgress(operation)

@@ -74,7 +74,7 @@ def test_turns_become_commits_and_the_users_side_stays(tmp_path: Path) -> None:
         (second, first, "turn-2", "effect-2"),
         (first, head, "turn-1", "effect-1"),
     ]
-    assert checkpoint.find_checkpoint(repo, GOAL, EffectRef("forged")) is None
+    assert checkpoint.history(repo, GOAL, EffectRef("forged")).same is None
 
 
 def test_the_commits_survive_a_prune_and_the_loss_of_loopx_own_folder(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_calling_again_makes_no_second_commit(tmp_path: Path) -> None:
     write(root, {"new": "3"})
     assert refused(repo, 2, first) == "effect_reused"
     assert git(root, "rev-list", "--count", f"main..{second}") == "2"
-    found = checkpoint.find_checkpoint(repo, GOAL, EffectRef("effect-2"))
+    found = checkpoint.history(repo, GOAL, EffectRef("effect-2")).same
     assert found is not None and (found.sha, found.when_ms) == (second, 1_790_000_002_000)
 
 
@@ -135,7 +135,7 @@ checkpoint.commit_checkpoint(open_repository(pathlib.Path(sys.argv[1]), pathlib.
 """
     ended = subprocess.run([sys.executable, "-c", program, str(root), str(tmp_path / "state")], check=False)
     assert ended.returncode == -signal.SIGKILL
-    assert checkpoint.find_checkpoint(repo, GOAL, EffectRef("effect-1")) is None
+    assert checkpoint.history(repo, GOAL, EffectRef("effect-1")).same is None
     first = commit(repo, 1, None)
     assert git(root, "rev-parse", "loopx/fix-tests") == first
     assert git(root, "fsck", "--strict") == ""
