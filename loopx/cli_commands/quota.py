@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from loopx.control_plane.ids import AgentId
     from loopx.control_plane.quota.decision import QuotaDecision
     from loopx.control_plane.quota.spend_commit import LedgerEntry
+    from loopx.runtime.pace import BudgetLine
     from loopx.runtime.quota_service import PlanLine, QuotaReport
     from loopx.runtime.spending import SpendDone
 
@@ -256,6 +257,36 @@ def _raise(context: Context, args: argparse.Namespace) -> int:
     return 0
 
 
+class _Capped(msgspec.Struct, frozen=True, kw_only=True):
+    """`loopx quota cap --json`: the machine-wide launch cap; null where there is none."""
+
+    machine: BudgetLine | None
+
+
+def _setup_cap(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "cap", nargs="?", metavar="launches=N/WINDOW", help="the cap, such as launches=60/1h; unlimited takes it away"
+    )
+
+
+def _cap(context: Context, args: argparse.Namespace) -> int:
+    from loopx.control_plane.quota.budgets import UNLIMITED, parse_machine_cap
+    from loopx.presentation.renderers.quota_markdown import cap_text
+    from loopx.runtime import machine
+    from loopx.runtime.clock import SystemClock
+    from loopx.runtime.pace import machine_line
+
+    now_ms = SystemClock().now_ms()
+    if args.cap is not None:
+        context.require_person("setting the machine's cap")
+        wanted = args.cap.strip().lower()
+        machine.set_cap(None if wanted == UNLIMITED else parse_machine_cap(wanted), now_ms)
+    use = machine.use(now_ms)
+    line = machine_line((use,)) if use is not None else None
+    context.emit(_Capped(machine=line), lambda: cap_text(line, now_ms))
+    return 0
+
+
 COMMANDS = (
     Command(
         verb="should-run",
@@ -276,4 +307,11 @@ COMMANDS = (
     Command(verb="void", help="take one spend off, with a reason", setup=_setup_void, run=_void),
     Command(verb="ledger", help="every spend and void", setup=_setup_ledger, run=_ledger),
     Command(verb="raise", help="other limits (people only)", setup=_setup_raise, run=_raise),
+    Command(
+        verb="cap",
+        help="how many turns this machine may start in a window, over every project (people set it)",
+        setup=_setup_cap,
+        run=_cap,
+        epilog="goals wait when it is used up, and run when the oldest launch leaves the window",
+    ),
 )

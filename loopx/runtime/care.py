@@ -17,7 +17,7 @@ from loopx.control_plane.effect_program import effect_ref
 from loopx.control_plane.errors import StoreError
 from loopx.control_plane.turn_driver.transaction import PHASES, LoopXTurnPhase, TurnStep
 from loopx.hosts import identity, procs, runfiles
-from loopx.runtime import backups, space
+from loopx.runtime import backups, machine, space
 from loopx.runtime import owner as owners
 from loopx.runtime.project import Project
 from loopx.runtime.turn_service import recovery_of
@@ -73,6 +73,7 @@ class Code(enum.StrEnum):
     SQLITE_RACE = "sqlite_race"
     SETTINGS = "settings"
     FOREIGN_FOLDER = "foreign_folder"
+    MACHINE_CAP = "machine_cap"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +124,21 @@ def surroundings(project: Project) -> list[Finding]:
                 ("loopx", "import", ".loopx"),
             )
         )
-    return found + list(_leftover_files(project))
+    return found + list(_machine_cap()) + list(_leftover_files(project))
+
+
+def _machine_cap() -> Iterator[Finding]:
+    """The cap on the launches of this machine: good to know when goals wait for it, and a fault when unreadable."""
+    try:
+        cap = machine.read()
+    except StoreError as error:
+        yield _bad(Code.MACHINE_CAP, machine.path(), error.message, command=("loopx", "quota", "cap", "unlimited"))
+        return
+    if cap is not None:
+        words = machine.cap_words(cap)
+        yield _note(
+            Code.MACHINE_CAP, words, "goals of every project wait when it is used up", ("loopx", "quota", "cap")
+        )
 
 
 def unreadable(project: Project, error: StoreError) -> list[Finding]:

@@ -14,7 +14,7 @@ import msgspec
 from loopx.control_plane.goal import CLOSED_GOAL_STATES, GoalState
 from loopx.control_plane.ids import AgentId
 from loopx.control_plane.quota import decision as decisions
-from loopx.control_plane.quota.facts import GoalFacts
+from loopx.control_plane.quota.facts import BudgetUse, GoalFacts
 from loopx.control_plane.quota.policy import BudgetScope, BudgetUnit
 from loopx.control_plane.work_items.gate import Gate
 from loopx.runtime.reading import read_facts
@@ -128,11 +128,13 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     gates_open: int
     free_bytes_low: int | None
     """Free bytes, when they are below the floor under which nothing is launched."""
+    machine_cap: BudgetUse | None
+    """The machine-wide launch cap, where there is one."""
 
 
 def overview(store: Store, *, since_ms: int, agent_id: AgentId | None = None, limit: int = LIMIT) -> Overview:
     """Everything at a glance. Raises StoreError."""
-    from loopx.runtime import space
+    from loopx.runtime import machine, space
 
     agent = agent_id or AgentId(DEFAULT_AGENT)
     with store.read() as tx:
@@ -148,6 +150,7 @@ def overview(store: Store, *, since_ms: int, agent_id: AgentId | None = None, li
             counts=counts,
             gates_open=tx.number("gates.count_open", limit=1000),
             free_bytes_low=free if free is not None and free < space.FLOOR_BYTES else None,
+            machine_cap=machine.use(look.now_ms),
         )
 
 

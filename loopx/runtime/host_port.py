@@ -35,7 +35,7 @@ from loopx.hosts.protocol import (
     StreamParser,
     Usage,
 )
-from loopx.runtime import agent_files, sessions
+from loopx.runtime import agent_files, machine, sessions
 from loopx.runtime.agent_files import AgentFiles
 from loopx.runtime.agent_stream import PROMPT_NAME
 from loopx.runtime.claims import Claim, from_result
@@ -198,6 +198,9 @@ class KeptHost:
                 fence=turns.fence_of(turn),
                 now_ms=self._store.now_ms(),
             )
+        if attempt > 1:
+            # The turn's start took the place of its first launch.
+            machine.count(run_id, self._store.now_ms())
         self._resumed = request.resume_session
         try:
             setup.files.prepare()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loopx.control_plane.quota import alarms, budgets
+from loopx.control_plane.quota import alarms, amounts, budgets
 from loopx.control_plane.quota.facts import BudgetUse
 from loopx.control_plane.quota.policy import Budget, BudgetScope, BudgetUnit
 from loopx.store import meters
@@ -35,6 +35,23 @@ class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
     exhausts_at_ms: int | None = None
 
 
+def machine_line(uses: tuple[BudgetUse, ...]) -> BudgetLine | None:
+    """The machine-wide launch cap among the budgets of a decision; None where there is none."""
+    for use in uses:
+        if use.scope is BudgetScope.MACHINE:
+            words = f"launches={use.limit}/{amounts.duration_words(use.window_ms or 0)}"
+            return BudgetLine(
+                budget=words,
+                unit=use.unit,
+                scope=use.scope,
+                limit=use.limit,
+                used=use.used,
+                reserved=0,
+                frees_at_ms=use.frees_at_ms,
+            )
+    return None
+
+
 class Spike(msgspec.Struct, frozen=True, kw_only=True):
     """A run that used far more than this goal's own median."""
 
@@ -49,7 +66,7 @@ def budget_lines(
 ) -> tuple[BudgetLine, ...]:
     """Each budget with its use, and when it ends at the pace of the last hours."""
     lines: list[BudgetLine] = []
-    for budget, use in zip(written, uses, strict=True):
+    for budget, use in zip(written, (use for use in uses if use.scope is not BudgetScope.MACHINE), strict=True):
         first = tx.one("meters.first_since", goal_id=goal_id, unit=budget.unit, start_ms=now_ms - BURN_MS)
         over = min(BURN_MS, max(now_ms - int(first["at_ms"]), HOUR_MS // 4)) if first is not None else 0
         pace = None

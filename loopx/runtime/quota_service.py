@@ -19,7 +19,7 @@ from loopx.control_plane.turn_driver.journal import TurnState
 from loopx.control_plane.turn_driver.transaction import TurnStep
 from loopx.runtime import goal_service, spending
 from loopx.runtime.goal_draft import meterings
-from loopx.runtime.pace import BudgetLine, Spike, budget_lines, spikes
+from loopx.runtime.pace import BudgetLine, Spike, budget_lines, machine_line, spikes
 from loopx.runtime.project import Project
 from loopx.runtime.reading import read_facts
 from loopx.runtime.spending import SpendAsked, SpendDone
@@ -54,6 +54,8 @@ class QuotaReport(msgspec.Struct, frozen=True, kw_only=True):
     total_slots: int
     run_index: int
     budgets: tuple[BudgetLine, ...]
+    machine: BudgetLine | None
+    """The machine-wide launch cap, where there is one."""
     used: tuple[Used, ...]
     spikes: tuple[Spike, ...]
     next_command: tuple[str, ...]
@@ -84,6 +86,7 @@ def report(store: Store, goal_id: str, agent_id: AgentId) -> QuotaReport:
             total_slots=tx.number("ledger.total", goal_id=goal_id),
             run_index=row["run_index"],
             budgets=budget_lines(tx, goal_id, written, facts.budgets, facts.now_ms),
+            machine=machine_line(facts.budgets),
             used=_used(tx, goal_id),
             spikes=spikes(tx, goal_id),
             next_command=made.next_command,

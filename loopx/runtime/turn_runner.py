@@ -47,6 +47,7 @@ from loopx.control_plane.turn_driver.transaction import (
     TurnStep,
 )
 from loopx.control_plane.work_items import frontier
+from loopx.runtime import machine
 from loopx.runtime import owner as owners
 from loopx.runtime.goal_work import GoalWork, open_goal
 from loopx.runtime.leasing import LeaseKeeper
@@ -227,6 +228,7 @@ class TurnRunner:
                 if accepted is not None:
                     tx.run("goals.set_accepted", goal_id=work.goal_id, accepted=dump(accepted))
                 journal, fence = turns.start(tx, request, self._store.now_ms())
+                machine.take(request.turn_key, self._store.now_ms())
             self._store.remember(journal)
         except StoreError as error:
             journal, fence = self._read_back(request.turn_key, None, error)

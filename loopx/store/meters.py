@@ -49,7 +49,13 @@ def budget_use(tx: Tx, goal_id: str, budget: Budget, now_ms: int) -> BudgetUse:
         )
         frees = int(row["at_ms"]) + budget.window_ms if row is not None else None
     return BudgetUse(
-        unit=budget.unit, scope=budget.scope, limit=budget.limit, used=spent, reserved=reserved, frees_at_ms=frees
+        unit=budget.unit,
+        scope=budget.scope,
+        limit=budget.limit,
+        used=spent,
+        reserved=reserved,
+        frees_at_ms=frees,
+        window_ms=budget.window_ms,
     )
 
 

@@ -54,9 +54,10 @@ def duration_words(ms: int) -> str:
 
 
 def raised_budget(use: BudgetUse) -> str:
-    """A goal budget as people write it, at twice its limit or twice its use, whichever is more."""
+    """A budget as people write it, at twice its limit or twice its use, whichever is more."""
     limit = 2 * max(use.limit, use.used)
-    return f"{unit_word(use.unit)}={amount_words(use.unit, limit)}/{use.scope}"
+    scope = duration_words(use.window_ms) if use.window_ms is not None else str(use.scope)
+    return f"{unit_word(use.unit)}={amount_words(use.unit, limit)}/{scope}"
 
 
 def parse_amount(unit: BudgetUnit, text: str, *, field: str = "limit") -> int:

@@ -17,6 +17,7 @@ from loopx.control_plane.quota.facts import BudgetUse
 from loopx.control_plane.quota.policy import Budget, BudgetScope, BudgetUnit, QuotaPolicy
 
 UNLIMITED = "unlimited"
+_WRITTEN_SCOPES = frozenset({BudgetScope.TURN, BudgetScope.WINDOW, BudgetScope.GOAL})
 _COUNTED_ONCE = frozenset({BudgetUnit.TURNS, BudgetUnit.LAUNCHES})
 TOKEN_UNITS = frozenset(
     {BudgetUnit.TOKENS, BudgetUnit.INPUT_TOKENS, BudgetUnit.CACHED_TOKENS, BudgetUnit.OUTPUT_TOKENS}
@@ -57,7 +58,7 @@ def parse_budget(text: str) -> BudgetChange:
 
 def _parse_scope(text: str) -> tuple[BudgetScope, int | None]:
     word = text.strip().lower()
-    if word in tuple(BudgetScope):
+    if word in _WRITTEN_SCOPES:
         return BudgetScope(word), None
     if word in ("hour", "day", "week"):
         return BudgetScope.WINDOW, amounts.parse_duration_ms(f"1{word[0]}")
@@ -112,8 +113,11 @@ def require_metered(unit: BudgetUnit, meterings: Iterable[Metering]) -> None:
 
 
 def parse_machine_cap(text: str) -> Budget:
-    """The machine-wide launch cap: `launches=N/WINDOW` and nothing else."""
-    change = parse_budget(text)
+    """The machine-wide launch cap: `launches=N/WINDOW` and nothing else. Raises `UsageError` (field `machine_cap`)."""
+    try:
+        change = parse_budget(text)
+    except UsageError as error:
+        raise _invalid("machine_cap", text, error.hint or "write launches=N/WINDOW, such as launches=60/1h") from error
     if change.unit is not BudgetUnit.LAUNCHES or change.window_ms is None or change.limit is None:
         raise _invalid("machine_cap", text, "write launches=N/WINDOW, such as launches=60/1h")
     return Budget(unit=change.unit, scope=change.scope, limit=change.limit, window_ms=change.window_ms)

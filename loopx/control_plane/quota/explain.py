@@ -14,7 +14,8 @@ from loopx.control_plane.goal import GoalState
 from loopx.control_plane.ids import GoalId
 from loopx.control_plane.quota import amounts, plan
 from loopx.control_plane.quota.decision import QuotaDecision, decide
-from loopx.control_plane.quota.facts import GoalFacts
+from loopx.control_plane.quota.facts import BudgetUse, GoalFacts
+from loopx.control_plane.quota.policy import BudgetScope
 from loopx.control_plane.quota.rules import TABLE, Rule, budgets_full, caps_reached
 from loopx.control_plane.quota.states import QuotaState
 
@@ -123,6 +124,9 @@ def _work_facts(facts: GoalFacts) -> tuple[Fact, ...]:
     return _named(
         ready_todo=facts.ready.todo_id if facts.ready else None,
         ready_title=facts.ready.title if facts.ready else None,
+        held_todo=facts.held.todo_id if facts.held else None,
+        held_by_todo=facts.held.by_todo if facts.held else None,
+        held_by_agent=facts.held.by_agent if facts.held else None,
         ready_gated=facts.ready_gated,
         open_todos=facts.open_todos,
         blocked_wake_at_ms=facts.blocked_wake_at_ms,
@@ -190,6 +194,8 @@ def _commands(facts: GoalFacts, rule: Rule) -> tuple[Change, ...]:
     if rule in (Rule.GATE_BLOCKS, Rule.GATE_LEFT, Rule.REPLAN_IN_VAIN):
         answers = tuple(_command("gate", "answer", str(gate.gate_id), "ANSWER") for gate in facts.gates)
         return answers or (_command("gate", "list", goal),)
+    if rule is Rule.BLOCKED_WITH_WAKE and facts.held is not None:
+        return (_command("todo", "release", str(facts.held.by_todo)),)
     if rule in (Rule.BLOCKED_WITH_WAKE, Rule.NOTHING_LEFT):
         return (_command("todo", "add", goal, "TITLE"),)
     return (_command("goal", "pause", goal),)
@@ -203,10 +209,16 @@ def _unpause(facts: GoalFacts, goal: str) -> tuple[Change, ...]:
 
 def _window_raises(facts: GoalFacts, goal: str) -> tuple[Change, ...]:
     slots = facts.spent_slots + 1
-    found = [_command("quota", "raise", goal, "--budget", amounts.raised_budget(use)) for use in budgets_full(facts)]
+    found = [_budget_raise(use, goal) for use in budgets_full(facts)]
     if facts.spent_slots >= plan.allowed_slots(facts.quota):
         found.insert(0, _command("quota", "raise", goal, "--slots", str(slots)))
     return tuple(found)
+
+
+def _budget_raise(use: BudgetUse, goal: str) -> Change:
+    if use.scope is BudgetScope.MACHINE:
+        return _command("quota", "cap", amounts.raised_budget(use))
+    return _command("quota", "raise", goal, "--budget", amounts.raised_budget(use))
 
 
 def _command(*words: str) -> Change:

@@ -66,6 +66,14 @@ class TodoRef(msgspec.Struct, frozen=True, kw_only=True):
     title: str
 
 
+class HeldTodo(msgspec.Struct, frozen=True, kw_only=True):
+    """An otherwise ready todo whose write scope meets that of a todo which another agent works on."""
+
+    todo_id: TodoId
+    by_todo: TodoId
+    by_agent: AgentId
+
+
 class BudgetUse(msgspec.Struct, frozen=True, kw_only=True):
     """One budget's use in its own window: settled `used` plus what open turns `reserved`."""
 
@@ -75,6 +83,7 @@ class BudgetUse(msgspec.Struct, frozen=True, kw_only=True):
     used: int
     reserved: int = 0
     frees_at_ms: int | None = None
+    window_ms: int | None = None
 
 
 class CapabilityIntent(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +115,8 @@ class GoalFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Open gates, at most a few; goal-wide ones first."""
     ready: TodoRef | None = None
     """The todo that would be selected: ready, not gated, no live lease of another agent."""
+    held: HeldTodo | None = None
+    """The most urgent todo that is not selected because it may write what another agent is writing."""
     ready_gated: bool = False
     """Some otherwise ready todo is hidden by a gate that is scoped to it."""
     open_todos: bool = False

@@ -33,11 +33,12 @@ class BudgetUnit(enum.StrEnum):
 
 
 class BudgetScope(enum.StrEnum):
-    """Over what a budget is summed. A `goal` budget is an absolute cap."""
+    """Over what a budget is summed. A `goal` budget is an absolute cap; `machine` is no goal's own."""
 
     TURN = "turn"
     WINDOW = "window"
     GOAL = "goal"
+    MACHINE = "machine"
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,6 +52,8 @@ def report_text(report: QuotaReport, now_ms: int) -> str:
     slots = f"{report.spent_slots} of {report.allowed_slots} in {window}{frees}"
     lines.append(row("slots", f"{slots} · {report.total_slots} since it began"))
     lines += [row("budget" if index == 0 else "", _budget(line, now_ms)) for index, line in enumerate(report.budgets)]
+    if report.machine is not None:
+        lines.append(row("machine", cap_words(report.machine, now_ms)))
     used = [_amount(str(one.unit), one.amount) for one in report.used]
     if used:
         lines.append(row("used", words.joined(used)))
@@ -89,6 +91,21 @@ def _budget(line: BudgetLine, now_ms: int) -> str:
     if line.frees_at_ms is not None:
         text += f", frees at {words.clock(line.frees_at_ms, now_ms)}"
     return text
+
+
+def cap_words(line: BudgetLine, now_ms: int) -> str:
+    """The machine-wide launch cap and its use."""
+    text = f"{line.used} of {line.limit} launches in {line.budget.rpartition('/')[2]}, over every project"
+    if line.frees_at_ms is not None:
+        text += f"; one frees at {words.clock(line.frees_at_ms, now_ms)}"
+    return text
+
+
+def cap_text(line: BudgetLine | None, now_ms: int) -> str:
+    """`quota cap`."""
+    if line is None:
+        return "  no cap on the launches of this machine        loopx quota cap launches=60/1h"
+    return f"  {cap_words(line, now_ms)}"
 
 
 def _amount(unit: str, amount: int) -> str:

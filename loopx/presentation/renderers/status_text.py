@@ -37,6 +37,10 @@ def overview_text(seen: Overview, paint: Paint) -> str:
     if seen.free_bytes_low is not None:
         room = f"{seen.free_bytes_low >> 20} MiB"
         lines.append(f"  {paint.yellow(f'only {room} are free here; nothing is launched below {FLOOR_BYTES >> 20}')}")
+    cap = seen.machine_cap
+    if cap is not None and cap.used >= cap.limit:
+        frees = f"; one frees at {words.clock(cap.frees_at_ms, seen.now_ms)}" if cap.frees_at_ms is not None else ""
+        lines.append(f"  {paint.yellow(f'{cap.used} of {cap.limit} launches of this machine are used{frees}')}")
     width = min(NAME, max((len(line.goal_id) for line in seen.goals), default=0) + 2)
     said: set[str] = set()
     for section, title in _titles(seen):
