@@ -275,7 +275,7 @@ class GoalRunner:
         except (NotNowError, BudgetError) as error:
             return None if self._options.wait and self._nap() else _late(error)
         except ConflictError as error:
-            if error.code in ("turn_open", "stale_revision", "todo_taken"):
+            if error.code in ("turn_open", "stale_revision", "todo_taken", "scope_overlap"):
                 return None
             raise
         self._turns += 1

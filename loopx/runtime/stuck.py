@@ -24,7 +24,10 @@ def ask_if_in_vain(store: Store, goal_id: str) -> bool:
     now = store.now_ms()
     with store.write() as tx:
         row = goals.row_of(tx, goal_id)
-        left = [todo for todo in todos.unended(tx, goal_id, _LOOKED_AT) if todo.task_class is not TaskClass.MONITOR]
+        every = [todo for todo in todos.unended(tx, goal_id, _LOOKED_AT) if todo.task_class is not TaskClass.MONITOR]
+        ahead = {todo.todo_id for todo in every}
+        # What waits for another open todo is not what holds the goal up.
+        left = [todo for todo in every if not ahead.intersection(todo.depends_on)]
         reviews = [todo for todo in left if todo.task_class is TaskClass.REVIEW and todo.status is TodoStatus.OPEN]
         blocked = [todo for todo in left if todo.status is TodoStatus.BLOCKED and todo.wake is None]
         if reviews and len(reviews) == len(left):

@@ -12,7 +12,6 @@ import msgspec
 from loopx.control_plane.errors import ConflictError, NeedsPersonError, NotNowError, UsageError
 from loopx.control_plane.goal import CLOSED_GOAL_STATES, GoalState
 from loopx.control_plane.ids import AgentId, GoalId, TodoId, TurnKey
-from loopx.control_plane.work_items import scopes
 from loopx.control_plane.work_items.lease import CLAIM_LEASE_MS
 from loopx.control_plane.work_items.todo import (
     ENDED_TODO_STATUSES,
@@ -25,7 +24,7 @@ from loopx.control_plane.work_items.todo import (
     Wake,
     WakeKind,
 )
-from loopx.store import events, goals, leases, todos
+from loopx.store import events, gates, goals, leases, selection, todos
 from loopx.store.connection import Tx
 from loopx.store.store import Store
 
@@ -33,7 +32,6 @@ TITLE_CHARS = 500
 BODY_CHARS = 20_000
 PRIORITY_MOST = 1_000_000
 MONITOR_LEAST_MS = 1_000
-_CANDIDATES = 50
 
 
 class NewTodo(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +107,6 @@ def _ask_person(tx: Tx, store: Store, todo: Todo, now_ms: int) -> None:
     """A person's todo is a question too, so that it reaches a person; the answer and the todo end together."""
     from loopx.control_plane.turn_driver.journal import GateDraft
     from loopx.control_plane.work_items.gate import GateKind
-    from loopx.store import gates
 
     draft = GateDraft(
         kind=GateKind.QUESTION,
@@ -178,6 +175,7 @@ def claim(
         if row["state"] != GoalState.ACTIVE:
             raise NotNowError("goal_not_active", f"goal {goal_id} is {row['state']}", hint=f"loopx goal show {goal_id}")
         todos.wake_due(tx, goal_id, now)
+        gates.expire_due(tx, goal_id, now)
         if todo_id is None:
             return _claim_next(tx, goal_id, agent_id, now, turn_key)
         todo = todos.get(tx, todo_id, goal_id)
@@ -186,29 +184,19 @@ def claim(
 
 
 def _claim_next(tx: Tx, goal_id: str, agent_id: AgentId, now_ms: int, turn_key: TurnKey | None) -> Claimed:
-    mine = tx.one("todos.reclaimable", goal_id=goal_id, agent_id=agent_id, now_ms=now_ms)
-    rows = tx.all("todos.ready_page", goal_id=goal_id, agent_id=agent_id, limit=_CANDIDATES)
-    found = ([todos.get(tx, mine["todo_id"])] if mine is not None else []) + [todos.from_row(tx, row) for row in rows]
-    for todo in found:
-        if _overlapping(tx, todo, agent_id, now_ms) is None and not _is_own_review(tx, todo, agent_id):
-            return _take(tx, todo, agent_id, now_ms, turn_key)
+    selected = selection.select(tx, goal_id, agent_id, now_ms)
+    if selected.ready is not None:
+        return _take(tx, todos.get(tx, selected.ready.todo_id), agent_id, now_ms, turn_key)
     raise NotNowError(
         "nothing_ready",
         f"no todo of {goal_id} can be claimed now",
         hint=f"loopx todo list {goal_id}",
-        data={"overlapping": bool(found)},
+        data={"overlapping": selected.held is not None},
     )
 
 
 def _take(tx: Tx, todo: Todo, agent_id: AgentId, now_ms: int, turn_key: TurnKey | None) -> Claimed:
-    other = _overlapping(tx, todo, agent_id, now_ms)
-    if other is not None:
-        raise ConflictError(
-            "scope_overlap",
-            f"todo {other} is claimed and may write the same files as {todo.todo_id}",
-            hint="take another todo first",
-            data={"todo_id": other},
-        )
+    todos.require_no_overlap(tx, todo.goal_id, todo.todo_id, agent_id, now_ms)
     # A claim belongs to the agent, so that it may be renewed by its own next process.
     epoch = leases.acquire(tx, f"todo:{todo.todo_id}", agent_id, CLAIM_LEASE_MS, now_ms, dead_owner=agent_id)
     todos.claim(tx, todo.goal_id, todo.todo_id, agent_id, now_ms)
@@ -222,16 +210,6 @@ def _take(tx: Tx, todo: Todo, agent_id: AgentId, now_ms: int, turn_key: TurnKey 
         epoch=epoch,
         expires_at_ms=now_ms + CLAIM_LEASE_MS,
     )
-
-
-def _overlapping(tx: Tx, todo: Todo, agent_id: AgentId, now_ms: int) -> str | None:
-    if not todo.write_scope:
-        return None
-    for row in tx.all("todos.live_claims", goal_id=todo.goal_id, agent_id=agent_id, now_ms=now_ms):
-        scope = msgspec.json.decode(row["write_scope"], type=tuple[str, ...])
-        if row["todo_id"] != todo.todo_id and scopes.overlap(scope, todo.write_scope):
-            return str(row["todo_id"])
-    return None
 
 
 def _is_own_review(tx: Tx, todo: Todo, agent_id: str) -> bool:
@@ -344,8 +322,6 @@ def complete(store: Store, todo_id: str, by: str, successors: tuple[str, ...] = 
 
 def _answer_own_gates(tx: Tx, todo: Todo, by: str, now_ms: int) -> None:
     """Questions that were only about this todo have no subject any more."""
-    from loopx.store import gates
-
     for gate in gates.open_gates(tx, todo.goal_id, 100):
         if gate.todos == (todo.todo_id,):
             gates.answer(tx, gate, "done", by, now_ms)

@@ -17,7 +17,7 @@ from loopx.control_plane.quota.facts import (
     WaitKind,
 )
 from loopx.control_plane.quota.policy import QuotaPolicy
-from loopx.store import gates, goals, ledger, meters
+from loopx.store import gates, goals, ledger, meters, selection
 from loopx.store.codec import load
 from loopx.store.connection import Row, Tx
 from loopx.store.goals import HOUR_MS, MINUTE_MS
@@ -31,7 +31,8 @@ def read(tx: Tx, goal_id: str, agent_id: AgentId, now_ms: int) -> GoalFacts:
     state = GoalState(row["state"])
     spent = ledger.spent_in_window(tx, goal_id, row["window_ms"], now_ms)
     allowed = int(row["allowed_slots"])
-    ready = _ready(tx, goal_id, agent_id, now_ms)
+    selected = selection.select(tx, goal_id, agent_id, now_ms)
+    ready = selected.ready
     schedule = tx.one("schedules.get", goal_id=goal_id)
     return GoalFacts(
         goal_id=GoalId(goal_id),
@@ -47,6 +48,7 @@ def read(tx: Tx, goal_id: str, agent_id: AgentId, now_ms: int) -> GoalFacts:
         budgets=_budgets(tx, row, now_ms),
         gates=_gates(tx, goal_id, now_ms),
         ready=ready,
+        held=selected.held,
         ready_gated=bool(tx.number("todos.any_ready_gated", goal_id=goal_id)),
         open_todos=bool(tx.number("todos.any_unended", goal_id=goal_id)),
         blocked_wake_at_ms=_blocked_wake(tx, goal_id, now_ms) if ready is None else None,
@@ -77,34 +79,6 @@ def _quota(row: Row) -> QuotaPolicy:
 
 def _ref(row: Row | None) -> TodoRef | None:
     return TodoRef(todo_id=TodoId(row["todo_id"]), title=row["title"]) if row is not None else None
-
-
-def _ready(tx: Tx, goal_id: str, agent_id: str, now_ms: int) -> TodoRef | None:
-    """The todo that a turn starting now would take.
-
-    A deferral whose instant has come and a gate whose time is over hold nothing back any more, although only the next
-    start writes that down: asking changes nothing, so it must see what starting would.
-    """
-    mine = tx.one("todos.reclaimable", goal_id=goal_id, agent_id=agent_id, now_ms=now_ms)
-    if mine is not None:
-        return _ref(mine)
-    found = [
-        tx.one("todos.ready", goal_id=goal_id, agent_id=agent_id),
-        tx.one("todos.woken", goal_id=goal_id, agent_id=agent_id, now_ms=now_ms),
-        _past_its_gates(tx, goal_id, now_ms),
-    ]
-    rows = [row for row in found if row is not None]
-    return _ref(min(rows, key=lambda row: (-row["priority"], row["todo_id"]), default=None))
-
-
-def _past_its_gates(tx: Tx, goal_id: str, now_ms: int) -> Row | None:
-    """The most urgent open todo of which every gate has expired."""
-    expired: dict[str, int] = {}
-    for gate in tx.all("gates.expired", goal_id=goal_id, now_ms=now_ms):
-        for todo_id in load(gate["todos"], tuple[str, ...]):
-            expired[todo_id] = expired.get(todo_id, 0) + 1
-    rows = [tx.one("todos.gated_only", todo_id=todo_id, gates=count) for todo_id, count in expired.items()]
-    return min((row for row in rows if row), key=lambda row: (-row["priority"], row["todo_id"]), default=None)
 
 
 def _blocked_wake(tx: Tx, goal_id: str, now_ms: int) -> int | None:

@@ -19,7 +19,7 @@ from loopx.control_plane.work_items.todo import (
     Wake,
     WakeKind,
 )
-from loopx.store import events
+from loopx.store import events, selection
 from loopx.store.codec import dump, load
 from loopx.store.connection import Row, Tx
 
@@ -132,6 +132,19 @@ def claim(
             f"todo {todo_id} is {todo.status}" + (f" by {todo.claimed_by}" if todo.claimed_by else ""),
             hint=f"loopx todo list {goal_id}",
             data={"todo_id": todo_id, "status": todo.status, "claimed_by": todo.claimed_by},
+        )
+
+
+def require_no_overlap(tx: Tx, goal_id: str, todo_id: str, agent_id: str, now_ms: int) -> None:
+    """Raises ConflictError (`scope_overlap`): another agent works on a todo that may write the same files."""
+    row = tx.one("todos.get", todo_id=todo_id)
+    other = selection.overlapping(tx, goal_id, row, agent_id, now_ms) if row is not None else None
+    if other is not None:
+        raise ConflictError(
+            "scope_overlap",
+            f"todo {other['todo_id']} is claimed and may write the same files as {todo_id}",
+            hint="take another todo first",
+            data={"todo_id": other["todo_id"], "claimed_by": other["claimed_by"]},
         )
 
 

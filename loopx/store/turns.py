@@ -62,7 +62,8 @@ def turn_resource(goal_id: str, agent_id: str) -> str:
 def start(tx: Tx, request: StartTurn, now_ms: int) -> tuple[TurnJournal, Fence]:
     """Start a turn: lease, claim, reservations, turn row and event, together or not at all.
 
-    Raises ConflictError: `turn_open` (resume it instead), `lease_held`, `stale_revision`, `todo_taken`, `tree_busy`;
+    Raises ConflictError: `turn_open` (resume it instead), `lease_held`, `stale_revision`, `todo_taken`,
+    `scope_overlap`, `tree_busy`;
     NotNowError (`slots_taken`); BudgetError (`budget_taken`).
     """
     row = goals.row_of(tx, request.goal_id)
@@ -144,6 +145,7 @@ def _claim(tx: Tx, request: StartTurn, now_ms: int) -> TodoId | None:
         return None
     # A claim belongs to the agent, so that its next turn may go on with it; one agent has one open turn at most.
     agent = request.agent_id
+    todos.require_no_overlap(tx, request.goal_id, todo_id, agent, now_ms)
     leases.acquire(tx, f"todo:{todo_id}", agent, CLAIM_LEASE_MS, now_ms, dead_owner=agent)
     todos.claim(tx, request.goal_id, todo_id, request.agent_id, now_ms, turn_key=request.turn_key)
     return todo_id

@@ -131,6 +131,9 @@ def _reason(row: Row, facts: GoalFacts) -> str:
         return f"{facts.wait.kind}: {facts.wait.detail}" if facts.wait.detail else f"{facts.wait.kind} is pending"
     if rule in (Rule.REPLAN_UNTRIED, Rule.REPLAN_IN_VAIN) and floor_unmet(facts):
         return states.floor_reason(facts.floor_streak, facts.quota.outcome_floor)
+    if rule is Rule.BLOCKED_WITH_WAKE and facts.held is not None:
+        held = facts.held
+        return f"{held.todo_id} may write what {held.by_agent} is writing for {held.by_todo}"
     return _RULE_REASONS.get(rule) or states.reason_for(row.state, state_inputs(facts, row.waiting_on))
 
 

@@ -114,6 +114,9 @@ def _facts(facts: Mapping[str, object], why: Why) -> list[str]:
     streak, floor = facts.get("floor_streak"), facts.get("floor_threshold")
     if streak:
         lines.append(row("hand-off floor", f"{streak} of {floor} delivered turns without an outcome"))
+    if facts.get("held_todo") is not None and why.rule != "blocked_with_wake":
+        holder = f"{facts.get('held_by_agent')} is writing for {facts.get('held_by_todo')}"
+        lines.append(row("left alone", f"{facts.get('held_todo')}: it may write what {holder}"))
     lines += _budgets(why.explanation.facts)
     return lines
 

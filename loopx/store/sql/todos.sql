@@ -27,7 +27,7 @@ ORDER BY priority DESC, todo_id LIMIT :limit;
 
 -- name: ready
 -- The todo that goes next: open, no unfinished dependency, no gate of its own. Claimed todos are not open.
-SELECT todo_id, title, priority FROM todos
+SELECT todo_id, title, priority, write_scope FROM todos
 WHERE goal_id = :goal_id AND status = 'open' AND open_deps = 0 AND open_gates = 0
   AND task_class IN ('advancement', 'review')
   AND (task_class <> 'review' OR reviews IS NULL
@@ -36,7 +36,7 @@ ORDER BY priority DESC, todo_id LIMIT 1;
 
 -- name: woken
 -- A todo whose deferral is over, although nobody has written that down yet.
-SELECT todo_id, title, priority FROM todos
+SELECT todo_id, title, priority, write_scope FROM todos
 WHERE goal_id = :goal_id AND status IN ('blocked', 'deferred') AND wake_kind = 'instant' AND wake_at_ms <= :now_ms
   AND open_deps = 0 AND open_gates = 0 AND task_class IN ('advancement', 'review')
   AND (task_class <> 'review' OR reviews IS NULL
@@ -45,7 +45,7 @@ ORDER BY priority DESC, todo_id LIMIT 1;
 
 -- name: gated_only
 -- An open todo that nothing but so many gates holds back.
-SELECT todo_id, title, priority FROM todos
+SELECT todo_id, title, priority, write_scope FROM todos
 WHERE todo_id = :todo_id AND status = 'open' AND open_deps = 0 AND open_gates = :gates
   AND task_class IN ('advancement', 'review');
 
@@ -77,10 +77,11 @@ UPDATE todos SET status = 'claimed', claimed_by = :agent_id, updated_at_ms = :no
 WHERE todo_id = :todo_id AND goal_id = :goal_id AND status IN ('open', 'claimed') AND open_deps = 0 AND open_gates = 0;
 
 -- name: reclaimable
--- A claimed todo that this agent may go on with: its own, or one whose lease ran out.
-SELECT t.todo_id, t.title FROM todos t LEFT JOIN leases l ON l.resource = 'todo:' || t.todo_id
+-- A claimed todo that this agent may go on with: its own, or one whose lease ran out; never a review of its own work.
+SELECT t.todo_id, t.title, t.write_scope FROM todos t LEFT JOIN leases l ON l.resource = 'todo:' || t.todo_id
 WHERE t.goal_id = :goal_id AND t.status = 'claimed' AND t.open_deps = 0 AND t.open_gates = 0
   AND (t.claimed_by = :agent_id OR l.resource IS NULL OR l.expires_at_ms <= :now_ms)
+  AND (t.reviews IS NULL OR NOT EXISTS (SELECT 1 FROM todos d WHERE d.todo_id = t.reviews AND d.done_by = :agent_id))
 ORDER BY t.priority DESC, t.todo_id LIMIT 1;
 
 -- name: claims_end_at
