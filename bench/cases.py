@@ -6,7 +6,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,14 +49,13 @@ def repository(folder: Path) -> Path:
     return folder
 
 
-def _ratio_row(case: str, ours: float, other: float, bar: float, unit: str = "ms") -> Row:
+def ratio_row(case: str, ours: float, other: float, bar: float | None) -> Row:
+    """One ratio, with the bar that it must meet where there is one."""
     ratio = ours / other if other else float("inf")
-    return Row(
-        case=case,
-        value=f"{ratio:.2f} ({ours:.1f} against {other:.1f} {unit})",
-        bar=f"at most {bar:.3g}",
-        ok=ratio <= bar,
-    )
+    value = f"{ratio:.3f} ({ours:.1f} against {other:.1f} ms)"
+    if bar is None:
+        return Row(case=case, value=value)
+    return Row(case=case, value=value, bar=f"at most {bar:.3g}", ok=ratio <= bar)
 
 
 OUR_COMMANDS = {
@@ -77,6 +75,7 @@ def prepare_ours(arm: Arm, folder: Path) -> tuple[dict[str, str], Path]:
     """A project with one goal whose agent and check do nothing."""
     env, root = environment(arm, folder / "home"), repository(folder / "project")
     words = ["goal", "create", "do it", "--goal-id", "g1", "--check", "true", "--engine", "command:true"]
+    words += ["--todo", "first"]
     subprocess.run([arm.program, *words], cwd=root, env=env, check=True, capture_output=True)
     return env, root
 
@@ -87,7 +86,9 @@ def prepare_rival(arm: Arm, folder: Path) -> tuple[dict[str, str], Path]:
     words = ["bootstrap", "--project", ".", "--goal-id", "g1", "--objective", "do it"]
     subprocess.run([arm.program, *words], cwd=root, env=env, check=True, capture_output=True)
     words = ["todo", "add", "--goal-id", "g1", "--role", "agent", "--text", "do it", "--project", "."]
-    subprocess.run([arm.program, *words], cwd=root, env=env, check=False, capture_output=True)
+    subprocess.run([arm.program, *words], cwd=root, env=env, check=True, capture_output=True)
+    words = ["register-agent", "--goal-id", "g1", "--agent-id", "bench", "--execute"]
+    subprocess.run([arm.program, *words], cwd=root, env=env, check=True, capture_output=True)
     return env, root
 
 
@@ -100,8 +101,11 @@ def commands(ours: Arm, rival: Arm, folder: Path, runs: int) -> list[Row]:
         for name, words in OUR_COMMANDS.items()
     }
     rows = [Row(case=f"`{name}`, CPU", value=f"{cost.cpu_ms:.0f} ms") for name, cost in costs.items()]
+    failed = [f"`{name}` ends with {cost.exit_code}" for name, cost in costs.items() if cost.exit_code]
+    if failed:
+        rows.append(Row(case="commands that failed", value=", ".join(failed), ok=False))
     rows.append(
-        _ratio_row("`quota should-run` against `python -c pass`, CPU", costs["should-run"].cpu_ms, empty.cpu_ms, 6)
+        ratio_row("`quota should-run` against `python -c pass`, CPU", costs["should-run"].cpu_ms, empty.cpu_ms, 6)
     )
     peak = costs["should-run"].peak_mib
     rows.append(
@@ -112,32 +116,9 @@ def commands(ours: Arm, rival: Arm, folder: Path, runs: int) -> list[Row]:
     env, root = prepare_rival(rival, folder / "rival")
     for name, words in RIVAL_COMMANDS.items():
         theirs = measure.process([rival.program, *words], env=env, cwd=root, runs=max(3, runs // 2))
-        bar = 1 / 9 if name == "should-run" else 1
-        rows.append(_ratio_row(f"`{name}` against the rival's, CPU", costs[name].cpu_ms, theirs.cpu_ms, bar))
-        rows.append(_ratio_row(f"`{name}` against the rival's, wall", costs[name].wall_ms, theirs.wall_ms, bar))
-    return rows
-
-
-def governed_turn(ours: Arm, rival: Arm, folder: Path, runs: int) -> list[Row]:
-    """One governed turn through the command line, with an agent and a check that do nothing."""
-    env, root = prepare_ours(ours, folder / "turn-ours")
-    words = [ours.program, "turn", "run-once", "g1"]
-    cost = measure.process(words, env=env, cwd=root, runs=runs)
-    rows = [Row(case="one governed turn, wall", value=f"{cost.wall_ms:.0f} ms (CPU {cost.cpu_ms:.0f} ms)")]
-    if rival.problem:
-        return rows
-    env, root = prepare_rival(rival, folder / "turn-rival")
-    host = json.dumps([sys.executable, str(ROOT / "bench" / "rival_host.py")])
-    words = [
-        *(rival.program, "turn", "run-once", "--goal-id", "g1", "--agent-id", "bench", "--project", "."),
-        *("--host", "generic-cli", "--host-command-json", host, "--validation-command-json", '["true"]', "--execute"),
-    ]
-    theirs = measure.process(words, env=env, cwd=root, runs=max(3, runs // 2))
-    if theirs.exit_code != 0:
-        rows.append(
-            Row(case="the rival's `turn run-once`", value=f"ended with {theirs.exit_code}; its time is for that")
-        )
-    rows.append(_ratio_row("one governed turn against the rival's, wall", cost.wall_ms, theirs.wall_ms, 1 / 8))
+        bar = 1 / 9 if name == "should-run" else None
+        rows.append(ratio_row(f"`{name}` against the rival's, CPU", costs[name].cpu_ms, theirs.cpu_ms, bar))
+        rows.append(ratio_row(f"`{name}` against the rival's, wall", costs[name].wall_ms, theirs.wall_ms, bar))
     return rows
 
 
@@ -167,7 +148,7 @@ def store_part(dbos: Arm, folder: Path, count: int) -> list[Row]:
         return [*rows, Row(case="DBOS", value=f"missing: {done.stderr.strip().splitlines()[-1][:120]}")]
     theirs = json.loads(done.stdout.splitlines()[-1])
     wall = statistics.median(ours.wall_ms for ours, _ in pairs)
-    rows.append(_ratio_row("against a seven-step DBOS workflow on SQLite, wall", wall, theirs["wall_ms"], 1 / 8))
+    rows.append(ratio_row("against a seven-step DBOS workflow on SQLite, wall", wall, theirs["wall_ms"], 1 / 8))
     return rows
 
 

@@ -29,8 +29,11 @@ def _goal(store: Store, name: str, now: int) -> None:
         todos.insert(tx, todo)
 
 
-def fill(project: str, *, ledger: int, turns: int, goal_count: int, todo_count: int) -> None:
-    """A project whose focus goal has so much history, among so many goals. Spends are spread over a year."""
+def fill(project: str, *, ledger: int, turns: int, goal_count: int, todo_count: int, asleep: bool = False) -> None:
+    """A project whose focus goal has so much history, among so many goals. Spends are spread over a year.
+
+    `asleep`: every goal waits until tomorrow.
+    """
     session = open_session(project, create=True)
     store, now = session.store, session.store.now_ms()
     _goal(store, FOCUS, now)
@@ -59,6 +62,11 @@ def fill(project: str, *, ledger: int, turns: int, goal_count: int, todo_count: 
         " 0, 0, '[]', '[]', '', ?, ?)",
         ((f"td-x{i:08d}", now, now) for i in range(todo_count - 1)),
     )
+    if asleep:
+        raw.execute(
+            "UPDATE goals SET wait_kind = 'limit', wait_until_ms = ?, due_at_ms = ?, scheduled_seq = event_seq",
+            (now + DAY_MS, now + DAY_MS),
+        )
     raw.execute("COMMIT")
     raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     session.close()
@@ -67,4 +75,5 @@ def fill(project: str, *, ledger: int, turns: int, goal_count: int, todo_count: 
 if __name__ == "__main__":
     folder, ledger_rows, turn_rows, goal_rows, todo_rows = sys.argv[1], *map(int, sys.argv[2:6])
     Path(folder).mkdir(parents=True, exist_ok=True)
-    fill(folder, ledger=ledger_rows, turns=turn_rows, goal_count=goal_rows, todo_count=todo_rows)
+    sleeping = sys.argv[6:] == ["--asleep"]
+    fill(folder, ledger=ledger_rows, turns=turn_rows, goal_count=goal_rows, todo_count=todo_rows, asleep=sleeping)

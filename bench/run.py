@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import arms, cases
+from bench import arms, cases, turns
 
 
 def main() -> int:
@@ -34,7 +34,8 @@ def main() -> int:
         folder = Path(name)
         sections = {
             "Commands": cases.commands(ours, rival, folder / "commands", args.runs),
-            "A governed turn": cases.governed_turn(ours, rival, folder / "turns", args.runs),
+            "A governed turn": turns.governed_turn(ours, rival, folder / "turns", args.runs),
+            "A worker": turns.worker(ours, folder / "worker"),
             "The store's part of a turn": cases.store_part(dbos, folder / "store", args.turns),
             "Growth": cases.growth(ours, folder / "growth", args.runs, full=args.full),
             "Installation": cases.size(ours),
