@@ -116,14 +116,16 @@ def inspect(root: Path) -> WorkTreeStatus:
 def look(toplevel: Path, git_dir: Path, common_dir: Path) -> WorkTreeStatus:
     """The same of a git work tree whose places are known. Raises `UsageError` (`git_missing`, `git_too_old`)."""
     head, branch = _head_and_branch(toplevel)
-    settings = git.run(["config", "--list", "-z", "--includes"], cwd=toplevel).items
+    asked = (("config", "--list", "-z", "--includes"), ("ls-files", "-v", "-s", "-z"))
+    configured, indexed = git.run_together([(words, {}) for words in asked], cwd=toplevel)
+    settings = configured.items
     return WorkTreeStatus(
         kind=Kind.GIT,
         toplevel=str(toplevel),
         key=_key(git_dir),
         head=head,
         branch=branch,
-        index_digest=_index_digest(toplevel),
+        index_digest=hashlib.sha256(indexed.stdout).hexdigest(),
         rules_digest=_rules_digest(settings, common_dir, _RULE_SETTINGS, ("exclude",), hooks=True),
         filters_digest=_rules_digest(settings, common_dir, _FILTER_SETTINGS, ("attributes",), hooks=False),
         in_progress=in_progress(git_dir),
@@ -214,11 +216,6 @@ def _head_and_branch(toplevel: Path) -> tuple[str | None, str | None]:
 def _is_bare(root: Path) -> bool:
     asked = git.run(["rev-parse", "--is-bare-repository", "--is-inside-git-dir"], cwd=root, expect=(0, 128))
     return asked.status == 0 and asked.line == "true\ntrue"
-
-
-def _index_digest(toplevel: Path) -> str:
-    listed = git.run(["ls-files", "-v", "-s", "-z"], cwd=toplevel).stdout
-    return hashlib.sha256(listed).hexdigest()
 
 
 def _rules_digest(
