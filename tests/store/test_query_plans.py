@@ -140,6 +140,20 @@ def test_no_statement_walks_through_a_table_that_grows(store: Store, name: str) 
         assert name in BY_ITS_INDEX and BY_ITS_INDEX[name] in walked[2], f"{name}: {step}"
 
 
+PINNED = {
+    "turns.open_of_goal": "turns_one_open",
+    "todos.any_ready_gated": "todos_gated",
+    "goals.to_look_at": "goals_due",
+    "goals.next_due_after": "goals_due",
+}
+"""Where another index would serve too, and would read all of a goal's history or every goal."""
+
+
+@pytest.mark.parametrize("name", sorted(PINNED))
+def test_a_statement_reads_the_index_that_holds_only_what_it_asks_for(store: Store, name: str) -> None:
+    assert any(PINNED[name] in step for step in plan(store, name)), plan(store, name)
+
+
 @pytest.mark.parametrize("name", [*DECISION, *TURN, *SCREEN])
 def test_the_hot_statements_search_and_do_not_sort(store: Store, name: str) -> None:
     for step in plan(store, name):

@@ -58,7 +58,8 @@ UPDATE goals SET due_at_ms = :due_at_ms, scheduled_seq = event_seq WHERE goal_id
 
 -- name: to_look_at
 -- Active goals whose wake has come.
-SELECT goal_id, tree_key, due_at_ms FROM goals WHERE state = 'active' AND due_at_ms <= :now_ms
+SELECT goal_id, tree_key, due_at_ms FROM goals INDEXED BY goals_due
+WHERE state = 'active' AND due_at_ms IS NOT NULL AND due_at_ms <= :now_ms
 ORDER BY due_at_ms LIMIT :limit;
 
 -- name: moved
@@ -74,7 +75,8 @@ SELECT goal_id, due_at_ms FROM goals INDEXED BY goals_due
 WHERE state = 'active' AND due_at_ms IS NOT NULL AND due_at_ms <= :now_ms ORDER BY due_at_ms LIMIT :limit;
 
 -- name: next_due_after
-SELECT MIN(due_at_ms) FROM goals WHERE state = 'active' AND due_at_ms > :now_ms;
+SELECT MIN(due_at_ms) FROM goals INDEXED BY goals_due
+WHERE state = 'active' AND due_at_ms IS NOT NULL AND due_at_ms > :now_ms;
 
 -- name: next_due
 SELECT MIN(due_at_ms) FROM goals INDEXED BY goals_due WHERE state = 'active' AND due_at_ms IS NOT NULL;

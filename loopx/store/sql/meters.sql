@@ -27,6 +27,10 @@ INSERT INTO reservations (turn_key, goal_id, unit, amount) VALUES (:turn_key, :g
 -- name: reserved
 SELECT COALESCE(SUM(amount), 0) FROM reservations WHERE goal_id = :goal_id AND unit = :unit;
 
+-- name: reserved_by
+-- What one turn holds of its goal's budgets; the slot is no budget.
+SELECT unit, amount FROM reservations WHERE turn_key = :turn_key AND unit <> 'slots';
+
 -- name: unreserve
 DELETE FROM reservations WHERE turn_key = :turn_key;
 

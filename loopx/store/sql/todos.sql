@@ -50,7 +50,8 @@ WHERE todo_id = :todo_id AND status = 'open' AND open_deps = 0 AND open_gates = 
   AND task_class IN ('advancement', 'review');
 
 -- name: any_ready_gated
-SELECT EXISTS (SELECT 1 FROM todos WHERE goal_id = :goal_id AND status = 'open' AND open_deps = 0 AND open_gates > 0
+SELECT EXISTS (SELECT 1 FROM todos INDEXED BY todos_gated
+  WHERE goal_id = :goal_id AND status = 'open' AND open_deps = 0 AND open_gates > 0
   AND task_class IN ('advancement', 'review'));
 
 -- name: any_unended

@@ -17,7 +17,7 @@ SELECT * FROM turn_phases WHERE turn_key = :turn_key ORDER BY ordinal;
 SELECT turn_key, state FROM turns WHERE goal_id = :goal_id AND agent_id = :agent_id AND state <> 'closed';
 
 -- name: open_of_goal
-SELECT turn_key, agent_id, state FROM turns WHERE goal_id = :goal_id AND state <> 'closed';
+SELECT turn_key, agent_id, state FROM turns INDEXED BY turns_one_open WHERE goal_id = :goal_id AND state <> 'closed';
 
 -- name: open_all
 SELECT t.turn_key, t.goal_id, t.agent_id, t.state, t.number, t.started_at_ms, t.todo_id, t.engine, t.completed
@@ -118,10 +118,10 @@ SELECT turn_key, number, result_kind, outcome, result FROM turns
 WHERE goal_id = :goal_id AND state = 'closed' ORDER BY number DESC LIMIT :limit;
 
 -- name: results_of_engine
--- How an engine's last turns of a goal ended, the newest first.
-SELECT result_kind FROM turns
-WHERE goal_id = :goal_id AND number < :before AND state = 'closed' AND engine = :engine
-ORDER BY number DESC LIMIT :limit;
+-- How an engine's last turns of a goal ended, the newest first. Another engine's long reign ends the look back.
+SELECT result_kind FROM (SELECT result_kind, engine, number FROM turns
+  WHERE goal_id = :goal_id AND number < :before AND state = 'closed' ORDER BY number DESC LIMIT 100) AS recent
+WHERE engine = :engine ORDER BY number DESC LIMIT :limit;
 
 -- name: last_start
 SELECT started_at_ms FROM turns WHERE goal_id = :goal_id ORDER BY number DESC LIMIT 1;
