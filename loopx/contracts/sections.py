@@ -5,7 +5,6 @@ Pure, over bytes. A file that can't be read counts as changed when it was readab
 
 from __future__ import annotations
 
-import configparser
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -109,14 +108,15 @@ def _toml(data: bytes) -> Mapping[str, object]:
     return tomllib.loads(data.decode())
 
 
-class _IniParser(configparser.RawConfigParser):
-    def optionxform(self, optionstr: str) -> str:
-        """Option names keep their case."""
-        return optionstr
-
-
 def _ini(data: bytes) -> Mapping[str, object]:
-    parser = _IniParser(strict=False, allow_no_value=True)
+    import configparser
+
+    class Parser(configparser.RawConfigParser):
+        def optionxform(self, optionstr: str) -> str:
+            """Option names keep their case."""
+            return optionstr
+
+    parser = Parser(strict=False, allow_no_value=True)
     try:
         parser.read_string(data.decode())
     except configparser.Error as failed:

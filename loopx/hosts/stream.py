@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loopx.hosts import jsonline, phrases, resets
+from loopx.hosts import jsonline, phrases
 from loopx.hosts import usage as usages
 from loopx.hosts.protocol import HostEndKind, HostEvent, HostEventKind, LaunchRequest, StreamSummary, Usage
 
@@ -86,7 +86,7 @@ class Fold:
         """The newest counters of this process (or, for a running total, of the session)."""
         self.usage = usages.merge(self.usage, usage)
         self.usage_is_running_total = running_total
-        return (HostEvent(kind=HostEventKind.USAGE, usage=self.usage),)
+        return (HostEvent(kind=HostEventKind.USAGE, usage=self.usage, running_total=running_total),)
 
     def limit(self, reset_at_ms: int | None, text: str = "") -> Events:
         """The provider said when a limit resets; whether it is reached is for an error to say."""
@@ -166,6 +166,9 @@ class Fold:
         self.http_status = status if status is not None else self.http_status
         self.error_kind = kind or (meaning.kind if meaning else self.error_kind)
         self.error_code = code or (meaning.code if meaning else self.error_code)
+        # Its many patterns are compiled when a limit is met, not at every start.
+        from loopx.hosts import resets
+
         reset = resets.parse_reset(text, self.now_ms, self.zone)
         if reset is not None:
             self.reset_at_ms = reset

@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 from loopx.contracts.commands import Invocation, Tool, invocations
-from loopx.contracts.junit import read_junit
 from loopx.contracts.model import Check, ExpectKind, Machine, PartCounts
 from loopx.contracts.reports import GoScanner, read_jest
 from loopx.contracts.summaries import (
@@ -188,6 +187,8 @@ def _read_junit_file(plan: Plan) -> PartCounts | None:
     state = _state(plan.junit)
     if state is None or state == plan.junit_before or state.size > MAX_REPORT_BYTES:
         return None
+    from loopx.contracts.junit import read_junit
+
     return read_junit(_chunks(plan.junit), plan.source)
 
 
