@@ -93,6 +93,8 @@ class HostEvent(msgspec.Struct, frozen=True, kw_only=True):
     tool: str | None = None
     paths: tuple[str, ...] = ()
     usage: Usage | None = None
+    running_total: bool = False
+    """The counters are the session's, not the run's."""
     reset_at_ms: int | None = None
     error: HostEndKind | None = None
     fatal: bool = False

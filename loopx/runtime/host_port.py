@@ -7,13 +7,14 @@ of repeated. It decides nothing about the work; what the host says is passed on 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from loopx.control_plane.effect_program import effect_ref
 from loopx.control_plane.errors import ConflictError, EngineError, LoopXError, NeedsPersonError, NotNowError
 from loopx.control_plane.goal import GoalDefinition
+from loopx.control_plane.quota.policy import BudgetUnit
 from loopx.control_plane.turn_driver.journal import HostReport, RunUsage, TurnJournal
 from loopx.control_plane.turn_driver.transaction import TurnStep
 from loopx.hosts import redact, registry, spool, supervise
@@ -32,10 +33,12 @@ from loopx.hosts.protocol import (
     PermissionMode,
     ProcessEnd,
     RetryPolicy,
+    StopCause,
     StreamParser,
     Usage,
 )
 from loopx.runtime import agent_files, machine, sessions
+from loopx.runtime import allowance as allowances
 from loopx.runtime.agent_files import AgentFiles
 from loopx.runtime.agent_stream import PROMPT_NAME
 from loopx.runtime.claims import Claim, from_result
@@ -83,6 +86,8 @@ class HostSetup(msgspec.Struct, frozen=True, kw_only=True):
     """The program that the probe found able to run; None leaves the choice to the adapter."""
     resume_session: str | None = None
     deadlines: Deadlines = Deadlines()
+    allowance: Mapping[BudgetUnit, int] = {}
+    """What the turn reserved of its goal's budgets."""
 
 
 class KeptHost:
@@ -259,11 +264,12 @@ class KeptHost:
         adopted: bool,
     ) -> HostReport:
         parser = adapter.parser(request, self._store.now_ms())
-        guard = ActionGuard()
+        guard, allowance = ActionGuard(), self._allowance(request)
 
         def on_line(line: bytes) -> None:
             for event in self._hear(journal, parser, line):
                 guard.see(event)
+                allowance.see(event)
                 turnstile.heard(event)
 
         def should_cancel() -> bool:
@@ -273,18 +279,18 @@ class KeptHost:
                     f"this process no longer holds turn {journal.turn.turn_key}; its host goes on",
                     hint=f"loopx run {journal.turn.goal_id} goes on from what is committed",
                 )
-            return self._should_stop() or guard.tripped
+            return self._should_stop() or guard.tripped or allowance.spent
 
         record = supervise.follow(kept, on_line, should_cancel)
-        return self._report(
-            journal,
-            adapter,
-            request,
-            parser,
-            record,
-            adopted=adopted,
-            breaker=guard.tripped and not self._should_stop(),
-        )
+        ended = None
+        if record.stop is StopCause.CANCELLED and not self._should_stop():
+            ended = _REPEATED if guard.tripped else _SPENT if allowance.spent else None
+        return self._report(journal, adapter, request, parser, record, adopted=adopted, ended=ended)
+
+    def _allowance(self, request: LaunchRequest) -> allowances.Allowance:
+        session, limits = request.resume_session, self._setup.allowance
+        before = self._last_total(session) if limits and session is not None else None
+        return allowances.Allowance(limits, before, resumed=session is not None)
 
     def _hear(self, journal: TurnJournal, parser: StreamParser, line: bytes) -> tuple[HostEvent, ...]:
         events = tuple(parser.feed(line))
@@ -310,17 +316,16 @@ class KeptHost:
         record: ExitRecord,
         *,
         adopted: bool,
-        breaker: bool = False,
+        ended: tuple[HostEndKind, ProcessEnd, str] | None = None,
     ) -> HostReport:
         stderr = spool.tail(request.spool_dir, "stderr", STDERR_TAIL)
         summary = parser.finish(stderr)
         read = agent_files.read_result(parser, self._setup.files.result, journal.turn.turn_key)
         summary = agent_files.with_result(parser, summary, read)
         end = adapter.classify(record, summary, self._tree_changed())
-        if breaker:
-            end = msgspec.structs.replace(
-                end, kind=HostEndKind.WORKER_ERROR, process=ProcessEnd.WORKER_ERROR, code=IDENTICAL_ACTIONS
-            )
+        if ended is not None:
+            kind, process, code = ended
+            end = msgspec.structs.replace(end, kind=kind, process=process, code=code)
         idle = end.kind is HostEndKind.NO_OP
         word = HostWord(
             end=end,
@@ -345,16 +350,18 @@ class KeptHost:
             end=msgspec.Raw(msgspec.json.encode(word)),
         )
 
+    def _last_total(self, session_id: str) -> Usage | None:
+        with self._store.read() as tx:
+            raw = host_runs.last_session_usage(tx, session_id)
+            began_here = host_runs.began_here(tx, session_id)
+        last = msgspec.json.decode(raw, type=Usage) if raw is not None else None
+        # A session of ours whose every run was cut off before it counted: its total is what those used, and this.
+        return last if last is not None or not began_here else usages.ZERO
+
     def _usage(self, session_id: str | None, total: Usage, running_total: bool, request: LaunchRequest) -> RunUsage:
         used = total
         if running_total and session_id is not None:
-            with self._store.read() as tx:
-                raw = host_runs.last_session_usage(tx, session_id)
-                began_here = host_runs.began_here(tx, session_id)
-            last = msgspec.json.decode(raw, type=Usage) if raw is not None else None
-            # A session of ours whose every run was cut off before it counted: its total is what those used, and this.
-            last = last if last is not None or not began_here else usages.ZERO
-            used = usages.delta(total, last, resumed=request.resume_session == session_id)
+            used = usages.delta(total, self._last_total(session_id), resumed=request.resume_session == session_id)
         return RunUsage(
             input_tokens=used.input_tokens,
             cached_tokens=used.cached_input_tokens,
@@ -363,6 +370,11 @@ class KeptHost:
             cost_microusd=used.cost_microusd,
             raw=msgspec.Raw(msgspec.json.encode(total if usages.is_known(total) else None)),
         )
+
+
+_REPEATED = (HostEndKind.WORKER_ERROR, ProcessEnd.WORKER_ERROR, IDENTICAL_ACTIONS)
+_SPENT = (HostEndKind.EXECUTOR_TIMEOUT, ProcessEnd.DIED, allowances.TURN_BUDGET)
+"""Ends that LoopX itself caused. A used-up allowance is like a used-up hour: what was done until then is judged."""
 
 
 class ActionGuard:

@@ -31,6 +31,8 @@ class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
     used: int
     reserved: int
     frees_at_ms: int | None
+    estimated: int = 0
+    """How much of `used` the engine did not report."""
     per_hour: int | None = None
     exhausts_at_ms: int | None = None
 
@@ -82,6 +84,7 @@ def budget_lines(
                 used=use.used,
                 reserved=use.reserved,
                 frees_at_ms=use.frees_at_ms,
+                estimated=use.estimated,
                 per_hour=pace.per_hour if pace is not None else None,
                 exhausts_at_ms=pace.exhausts_at_ms if pace is not None else None,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -13,10 +13,10 @@ from loopx.contracts.model import visible_checks
 from loopx.control_plane.errors import UsageError
 from loopx.control_plane.ids import TodoId, TurnKey
 from loopx.control_plane.ports import CloseoutPort, HostPort, JournalPort, JudgePort, SchedulePort, TreePort
+from loopx.control_plane.quota.policy import BudgetUnit
 from loopx.control_plane.turn_driver.journal import (
     Fence,
     JournalStep,
-    ReplanDelta,
     Turn,
     TurnJournal,
     TurnPurpose,
@@ -26,7 +26,17 @@ from loopx.control_plane.turn_driver.transaction import PHASES
 from loopx.control_plane.work_items.gate import Gate, GateKind
 from loopx.control_plane.work_items.todo import GOAL_ITSELF, Todo
 from loopx.hosts.protocol import Deadlines, McpServer
-from loopx.runtime import agent_files, capabilities, goal_work, guarding, last_failure, prompt, sessions
+from loopx.runtime import (
+    agent_files,
+    allowance,
+    capabilities,
+    goal_work,
+    guarding,
+    last_failure,
+    prompt,
+    replanning,
+    sessions,
+)
 from loopx.runtime.claims import Claim, ClaimKind
 from loopx.runtime.evaluation import Evaluator
 from loopx.runtime.goal_work import GoalWork
@@ -44,7 +54,6 @@ from loopx.store.connection import Tx
 from loopx.store.store import Store
 
 MCP_ENGINES = frozenset({"codex", "claude"})
-_REPLAN_BYTES = 64 * 1024
 _NOT_FOR_AGENTS = frozenset({GateKind.SIGN_IN, GateKind.BUDGET})
 """Answers about the machinery, which say nothing about the work."""
 
@@ -183,10 +192,10 @@ class TurnWiring:
             self._stopping,
         )
 
-    def _host_seconds(self, turn_timeout_s: int) -> float:
+    def _host_seconds(self, turn_timeout_s: int, allowed: Mapping[BudgetUnit, int]) -> float:
         """The run's clock ends hosts, not checks: what an agent did until then is judged all the same."""
-        left = self._left_ms()
-        return float(turn_timeout_s) if left is None else max(1.0, min(float(turn_timeout_s), left / 1000))
+        limits = [self._left_ms(), allowed.get(BudgetUnit.WALL_MS)]
+        return min([float(turn_timeout_s), *(max(1.0, limit / 1000) for limit in limits if limit is not None)])
 
     def _setup(self, turn: Turn, token: str | None) -> HostSetup:
         definition = self._work.goal.definition
@@ -201,6 +210,7 @@ class TurnWiring:
         if definition.model is not None:
             added.append(("LOOPX_MODEL", definition.model))
         env = tuple(_with_own_programs(self._env).items())
+        allowed = allowance.of_turn(self._store, turn.turn_key) if definition.budgets else {}
         return HostSetup(
             engine=turn.engine,
             workdir=self._work.tree.root,
@@ -218,7 +228,8 @@ class TurnWiring:
             # What only a launch needs is not asked for by a turn that may have a host already.
             program=self._program_of(turn.engine) if token is not None else None,
             resume_session=self._session_to_resume(turn, env) if token is not None else None,
-            deadlines=Deadlines(hard_s=self._host_seconds(definition.turn_timeout_s)),
+            deadlines=Deadlines(hard_s=self._host_seconds(definition.turn_timeout_s, allowed)),
+            allowance=allowed,
         )
 
     def _files(self, turn: Turn) -> agent_files.AgentFiles:
@@ -283,7 +294,10 @@ class TurnWiring:
             successors = _existing(tx, turn.goal_id, claims)
             noted = bool(evidence.of_turn(tx, turn.turn_key)) or _added_todos(tx, turn)
             answered = _overlooked(tx, turn.goal_id)
-            delta = self._delta(tx, turn)
+            replan = turn.purpose is TurnPurpose.REPLAN
+            delta = replanning.read(tx, turn.goal_id, self._files(turn).replan) if replan else None
+            asks = delta is not None and self._work.goal.definition.replan_preview
+            preview = replanning.preview(tx, delta) if asks and delta is not None else None
             limit_streak = turns.limits_in_a_row(tx, turn)
             last_run = hosts.last_of_turn(tx, previous.turn_key) if previous is not None else None
         last = previous.result if previous is not None else None
@@ -306,24 +320,9 @@ class TurnWiring:
             noted=noted,
             answered=answered,
             delta=delta,
+            preview=preview,
             existing_successors=successors,
         )
-
-    def _delta(self, tx: Tx, turn: Turn) -> ReplanDelta | None:
-        """The replan that the agent wrote, if it is well formed and names only todos of this goal."""
-        if turn.purpose is not TurnPurpose.REPLAN:
-            return None
-        try:
-            with open(self._files(turn).replan, "rb") as file:
-                delta = msgspec.json.decode(file.read(_REPLAN_BYTES), type=ReplanDelta)
-        except (OSError, msgspec.DecodeError):
-            return None
-        if not (delta.add or delta.drop or delta.order) or len(delta.add) > 50:
-            return None
-        for todo_id in (*delta.drop, *delta.order):
-            if tx.one("todos.exists_in_goal", todo_id=todo_id, goal_id=turn.goal_id) is None:
-                return None
-        return delta
 
 
 def _has_mcp() -> bool:

@@ -118,7 +118,7 @@ def end(tx: Tx, report: HostReport, goal_id: str, now_ms: int) -> bool:
     )
     if changed != 1:
         return False
-    meters.record(tx, goal_id, report.run_id, _amounts(report, usage), now_ms)
+    meters.record(tx, goal_id, report.run_id, amounts(report, usage), now_ms)
     return True
 
 
@@ -151,12 +151,13 @@ def set_aside(tx: Tx, report: HostReport, turn: Turn, fence: Fence, now_ms: int)
     )
     if done != 1:
         raise turns.lease_lost(turn.turn_key)
-    meters.record(tx, turn.goal_id, report.run_id, _amounts(report, usage), now_ms)
+    meters.record(tx, turn.goal_id, report.run_id, amounts(report, usage), now_ms)
     body = {"run_id": report.run_id, "end": report.end_kind}
     events.append(tx, turn.goal_id, "host_set_aside", now_ms, body, turn.turn_key)
 
 
-def _amounts(report: HostReport, usage: RunUsage) -> dict[BudgetUnit, int]:
+def amounts(report: HostReport, usage: RunUsage) -> dict[BudgetUnit, int]:
+    """What a run's own counters say in each unit; a unit that it did not report is not there."""
     known = {
         BudgetUnit.INPUT_TOKENS: usage.input_tokens,
         BudgetUnit.CACHED_TOKENS: usage.cached_tokens,

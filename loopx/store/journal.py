@@ -27,7 +27,6 @@ from loopx.control_plane.turn_driver.journal import (
     HostExecuted,
     JournalStep,
     PhaseRecord,
-    ReplanDelta,
     Restored,
     ResultTyped,
     ScheduleAcked,
@@ -43,8 +42,9 @@ from loopx.control_plane.turn_driver.journal import (
     WrittenBack,
 )
 from loopx.control_plane.turn_driver.transaction import PHASES, LoopXTurnResultKind, TurnStep
-from loopx.control_plane.work_items.todo import ENDED_TODO_STATUSES, Todo, TodoStatus
-from loopx.store import events, evidence, gates, goals, hosts, ledger, meters, outbox, schedules, todos, turns
+from loopx.control_plane.work_items.gate import GateKind
+from loopx.control_plane.work_items.todo import ENDED_TODO_STATUSES
+from loopx.store import events, evidence, gates, goals, hosts, ledger, meters, outbox, replans, schedules, todos, turns
 from loopx.store.codec import dump, raw_or_none
 from loopx.store.connection import Row, Tx
 
@@ -60,6 +60,7 @@ _KEEPS_OPEN = frozenset(
 """Failures after validation: the work is proved, so the turn stays open and is recovered from its prefix."""
 
 
+_ENDED_WELL = frozenset({"success", "no_op"})
 _PHASE_STEPS = (HostExecuted, ResultTyped, Validated, WrittenBack, SlotSpent, ScheduleApplied, ScheduleAcked)
 
 
@@ -286,8 +287,10 @@ class StepWriter:
         )
         if result.kind is LoopXTurnResultKind.VALIDATED_COMPLETION and turn.todo_id is not None:
             self._finish_todo(turn.todo_id, result)
-        if result.delta is not None:
-            self._apply_delta(result.delta)
+        if result.delta is not None and not _awaits_person(result):
+            replans.apply(
+                self._tx, turn.goal_id, result.delta, self._now, self._new_id, by=turn.agent_id, turn_key=turn.turn_key
+            )
         self._becomes(checkpoint=checkpoint, result_kind=None, failed_phase=None)
         self._phase(3, {"checkpoint": checkpoint, "tree": result.tree_after, "contract": contract})
 
@@ -297,39 +300,12 @@ class StepWriter:
         if todos.get(self._tx, todo_id).status not in ENDED_TODO_STATUSES:
             todos.finish(self._tx, turn.goal_id, todo_id, turn.agent_id, result.continuation, self._now, turn.turn_key)
 
-    def _apply_delta(self, delta: ReplanDelta) -> None:
-        turn = self._turn
-        for draft in delta.add:
-            todo = Todo(
-                todo_id=TodoId(self._new_id("td")),
-                goal_id=turn.goal_id,
-                title=draft.title,
-                body=draft.body,
-                priority=draft.priority,
-                created_at_ms=self._now,
-            )
-            todos.insert(self._tx, todo)
-        for todo_id in delta.drop:
-            todo = todos.get(self._tx, todo_id, turn.goal_id)
-            if todo.status in (TodoStatus.OPEN, TodoStatus.BLOCKED, TodoStatus.DEFERRED):
-                todos.set_status(
-                    self._tx,
-                    todo,
-                    TodoStatus.SUPERSEDED,
-                    self._now,
-                    reason="replanned",
-                    by=turn.agent_id,
-                    turn_key=turn.turn_key,
-                )
-        todos.reorder(self._tx, turn.goal_id, delta.order, self._now)
-
     def _spend(self) -> None:
         turn = self._turn
         reference = effect_ref(turn.turn_key, TurnStep.QUOTA_SPEND)
         receipt = ledger.spend(
             self._tx, turn.goal_id, reference, 1, self._now, turn_key=turn.turn_key, reason=str(turn.intended_kind)
         )
-        meters.record(self._tx, turn.goal_id, reference, {BudgetUnit.TURNS: 1}, self._now)
         self._becomes(slots=receipt.entry.slots, result_kind=None, failed_phase=None)
         self._phase(4, receipt)
 
@@ -396,7 +372,7 @@ class StepWriter:
     def _close(self, kind: LoopXTurnResultKind, failed: TurnStep | None, result: TurnResult) -> None:
         turn = self._turn
         self._becomes(state=TurnState.CLOSED, result_kind=kind, failed_phase=failed, ended_at_ms=self._now)
-        self._tx.run("meters.unreserve", turn_key=turn.turn_key)
+        meters.settle(self._tx, turn.goal_id, turn.turn_key, self._silence(), self._now)
         if turn.todo_id is not None:
             todos.release(self._tx, turn.todo_id, self._now)
         self._leave_on_goal(kind, result)
@@ -417,6 +393,19 @@ class StepWriter:
         if turn.todo_id is not None:
             self._tx.run("leases.end", resource=f"todo:{turn.todo_id}")
         self._tx.run("leases.release", resource=self._fence.resource, epoch=self._fence.epoch)
+
+    def _silence(self) -> Callable[[BudgetUnit], meters.Silence]:
+        """What the engines that worked for this turn told of a unit."""
+
+        def of(unit: BudgetUnit) -> meters.Silence:
+            reports = [run.report for run in hosts.of_turn(self._tx, self._turn.turn_key) if run.report is not None]
+            silent = [one for one in reports if one.handed_over and unit not in hosts.amounts(one, one.usage)]
+            if not silent:
+                return meters.Silence.NONE
+            well = any(one.end_kind in _ENDED_WELL for one in silent)
+            return meters.Silence.UNREPORTED if well else meters.Silence.CUT_OFF
+
+        return of
 
     def _leave_on_goal(self, kind: LoopXTurnResultKind, result: TurnResult) -> None:
         row = goals.row_of(self._tx, self._turn.goal_id)
@@ -450,6 +439,11 @@ class StepWriter:
             return None
         next_due = self._scheduled().next_due_ms
         return next_due if next_due is not None else self._now
+
+
+def _awaits_person(result: TurnResult) -> bool:
+    """Whether a person confirms the new plan first; the answer carries it out."""
+    return result.gate is not None and result.gate.kind is GateKind.REPLAN_PREVIEW
 
 
 def _after_refusal(result: TurnResult) -> ContractState:

@@ -167,7 +167,8 @@ def state_inputs(facts: GoalFacts, waiting_on: WaitingOn | None) -> states.Quota
 def budget_reason(use: BudgetUse) -> str:
     """One budget's use as a short phrase; reserved amounts are named when they matter."""
     reserved = f" and {use.reserved} reserved" if use.reserved else ""
-    return f"{use.unit} per {use.scope}: {use.used} used{reserved} of {use.limit}"
+    estimated = f" ({use.estimated} charged because the engine reported none)" if use.estimated else ""
+    return f"{use.unit} per {use.scope}: {use.used} used{reserved} of {use.limit}{estimated}"
 
 
 def _wake_after(rule: Rule, facts: GoalFacts) -> int | None:

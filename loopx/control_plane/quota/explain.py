@@ -186,9 +186,11 @@ def _commands(facts: GoalFacts, rule: Rule) -> tuple[Change, ...]:
     if rule in (Rule.STORE_UNHEALTHY, Rule.TREE_UNUSABLE):
         return (_command("doctor"),)
     if rule is Rule.ABSOLUTE_CAP:
-        return tuple(
-            _command("quota", "raise", goal, "--budget", amounts.raised_budget(u)) for u in caps_reached(facts)
-        )
+        reached = caps_reached(facts)
+        # A budget in a unit that the engine does not report stops again after its next turn, however high it is.
+        blind = (f"{amounts.unit_word(use.unit)}=unlimited/{use.scope}" for use in reached if use.estimated)
+        words = (*(amounts.raised_budget(use) for use in reached), *blind)
+        return tuple(_command("quota", "raise", goal, "--budget", word) for word in words)
     if rule is Rule.WINDOW_USED_UP:
         return _window_raises(facts, goal)
     if rule in (Rule.GATE_BLOCKS, Rule.GATE_LEFT, Rule.REPLAN_IN_VAIN):

@@ -84,6 +84,8 @@ class BudgetUse(msgspec.Struct, frozen=True, kw_only=True):
     reserved: int = 0
     frees_at_ms: int | None = None
     window_ms: int | None = None
+    estimated: int = 0
+    """How much of `used` no engine reported: charged as a usual turn, or as all that the turn reserved."""
 
 
 class CapabilityIntent(msgspec.Struct, frozen=True, kw_only=True):

@@ -82,6 +82,8 @@ def reports_text(reports: Sequence[QuotaReport], now_ms: int) -> str:
 def _budget(line: BudgetLine, now_ms: int) -> str:
     unit = str(line.unit)
     text = f"{_amount(unit, line.used)} of {_amount(unit, line.limit)} per {line.scope}"
+    if line.estimated:
+        text += f" ({_amount(unit, line.estimated)} estimated: the engine reported none)"
     if line.reserved:
         text += f", {_amount(unit, line.reserved)} reserved"
     if line.per_hour:

@@ -181,6 +181,7 @@ FINDINGS: Final[Mapping[str, str]] = {
     "goal_branch_moved": "somebody moved the goal's branch",
     "second_run_incomplete": "the run without these changes did not finish",
     "identical_actions": "the same action again and again",
+    "turn_budget": "the turn's budget was used up",
     "host_degraded": "the engine did nothing twice in a row",
 }
 PHASES: Final[Mapping[str, str]] = {
