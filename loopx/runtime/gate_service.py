@@ -104,6 +104,10 @@ def answer(
         words = _allowed(gate, text)
         gates.answer(tx, gate, words, by, now)
         _follow(tx, gate, words, by, now)
+        if gate.kind is GateKind.REPLAN_PREVIEW:
+            from loopx.runtime import replanning
+
+            replanning.answered(tx, store, gate, words, by, now)
         ended = _end_persons_todo(tx, gate, by, now)
         grant = _stand(tx, store, gate, words, by, now, until_ms) if always else None
         state = str(goals.row_of(tx, gate.goal_id)["state"])

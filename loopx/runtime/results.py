@@ -234,6 +234,8 @@ def _lean(result: CheckResult) -> CheckResult:
 
 
 def _gate(seen: Seen, verdict: TurnVerdict, end: HostEnd, engine: str) -> GateDraft | None:
+    if verdict.rule is ResultRule.REPLAN_DELTA and seen.known.preview is not None:
+        return seen.known.preview
     if verdict.gate is None:
         return None
     if verdict.gate is GateKind.SIGN_IN:

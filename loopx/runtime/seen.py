@@ -11,7 +11,7 @@ from loopx.contracts.model import ChecksState, Contract, ContractEvaluation, mer
 from loopx.contracts.signature import recurring
 from loopx.control_plane.goal import Goal
 from loopx.control_plane.quota.facts import ContractState
-from loopx.control_plane.turn_driver.journal import ReplanDelta
+from loopx.control_plane.turn_driver.journal import GateDraft, ReplanDelta
 from loopx.control_plane.work_items.todo import Todo
 from loopx.runtime.claims import Claim
 from loopx.runtime.evaluation import signatures
@@ -49,6 +49,8 @@ class JudgedGoal(msgspec.Struct, frozen=True, kw_only=True):
     answered: frozenset[str] = frozenset()
     """Questions that people have answered: to ask one again in the same words is no new question."""
     delta: ReplanDelta | None = None
+    preview: GateDraft | None = None
+    """The question about the delta, where a person confirms each new plan."""
     existing_successors: tuple[str, ...] = ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loopx.control_plane.work_items.gate import Gate, Grant
+from loopx.control_plane.work_items.gate import Gate, GateKind, Grant
 from loopx.presentation.renderers import words
 from loopx.runtime.gate_service import Answered, Asked, GatePage, GrantPage
 
@@ -44,7 +44,7 @@ def gate_text(gate: Gate, now_ms: int) -> str:
     """One question whole."""
     lines = [
         f"  {gate.gate_id}   {gate.goal_id}   {words.word(words.GATE_KINDS, gate.kind)}",
-        f'    "{question(gate, 600)}"',
+        *_question_lines(gate),
         f"    asked      {words.ago(gate.created_at_ms, now_ms)}"
         + (f"   by turn {gate.turn_key}" if gate.turn_key else ""),
         f"    blocks     {', '.join(gate.todos) or 'the whole goal'}",
@@ -55,6 +55,14 @@ def gate_text(gate: Gate, now_ms: int) -> str:
         return "\n".join([*lines, f"    answer     {how(gate)}"])
     by = f" by {gate.answered_by}" if gate.answered_by else ""
     return "\n".join([*lines, f"    {gate.status:<11}{words.one_line(gate.answer or '', 400)}{by}"])
+
+
+def _question_lines(gate: Gate) -> list[str]:
+    """A new plan is shown change by change, every other question in one line."""
+    if gate.kind is not GateKind.REPLAN_PREVIEW:
+        return [f'    "{question(gate, 600)}"']
+    head, *changes = gate.question.splitlines()
+    return [f"    {words.one_line(head, 80)}", *(f"      {words.one_line(change, 140)}" for change in changes)]
 
 
 def asked_text(asked: Asked, options: Sequence[str]) -> str:
