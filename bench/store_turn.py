@@ -68,19 +68,19 @@ def _prepare(store: Store) -> None:
         todos.insert(tx, Todo(todo_id=TodoId("td-bench"), goal_id=GOAL, title="bench", created_at_ms=now))
 
 
-def one_turn(store: Store, number: int) -> None:
-    """Every commit that a turn makes, with the host and the checks left out."""
-    key = TurnKey(f"t-{number:08d}")
+def one_turn(store: Store, number: int, goal_id: GoalId = GOAL) -> None:
+    """Every commit that a turn makes (claim and spend are among them), with the host and the checks left out."""
+    key = TurnKey(f"b-{number:08d}")
     request = turns.StartTurn(
         turn_key=key,
-        goal_id=GOAL,
+        goal_id=goal_id,
         agent_id=AGENT,
         owner="bench",
         revision=1,
         purpose=TurnPurpose.WORK,
         route=LoopXTurnRoute.READY_FOR_HOST,
         engine="command:true",
-        todo_id=TodoId("td-bench"),
+        todo_id=TodoId(f"td-{goal_id}"),
         new_todo=None,
         predecessor=None,
         tree_before="a" * 40,
@@ -92,7 +92,7 @@ def one_turn(store: Store, number: int) -> None:
         journal, fence = turns.start(tx, request, store.now_ms())
     store.remember(journal)
     report = HostReport(run_id=f"{key}.1", engine="command:true", end_kind="success", handed_over=True)
-    _intend(store, key, fence)
+    _intend(store, key, fence, goal_id)
     store.commit(key, fence, (HostEnded(report),))
     result = TurnResult(
         kind=LoopXTurnResultKind.VALIDATED_PROGRESS, tree_after="b" * 40, contract=ContractState.RED, changed=True
@@ -102,14 +102,14 @@ def one_turn(store: Store, number: int) -> None:
     store.commit(key, fence, settled)
 
 
-def _intend(store: Store, key: TurnKey, fence: Fence) -> None:
+def _intend(store: Store, key: TurnKey, fence: Fence, goal_id: GoalId) -> None:
     with store.write() as tx:
         hosts.intend(
             tx,
             fence=fence,
             run_id=f"{key}.1",
             turn_key=key,
-            goal_id=GOAL,
+            goal_id=goal_id,
             engine="command:true",
             attempt=1,
             spool_dir="/bench",
@@ -136,6 +136,17 @@ def _ours(count: int, path: Path) -> StoreCost:
     wall, cpu = time.perf_counter(), _cpu()
     for number in range(100, 100 + count):
         one_turn(store, number)
+    return _cost(wall, cpu, count, 5)
+
+
+def in_store(path: Path, goal_id: GoalId, count: int) -> StoreCost:
+    """The same in a store that is there."""
+    store = _open(path)
+    for number in range(20):
+        one_turn(store, number, goal_id)
+    wall, cpu = time.perf_counter(), _cpu()
+    for number in range(20, 20 + count):
+        one_turn(store, number, goal_id)
     return _cost(wall, cpu, count, 5)
 
 
