@@ -11,7 +11,9 @@ import msgspec
 from loopx.control_plane.ids import AgentId
 from loopx.control_plane.quota import decision as decisions
 from loopx.control_plane.quota.policy import BudgetUnit
+from loopx.runtime import pace
 from loopx.runtime.glance import EndLine, GateLine, GoalLine, Look, Overview, RunningTurn, Section, overview
+from loopx.runtime.pace import BudgetLine, Spike
 from loopx.runtime.session import DEFAULT_AGENT
 from loopx.store import goals
 from loopx.store.codec import load
@@ -77,7 +79,10 @@ class GoalDetail(msgspec.Struct, frozen=True, kw_only=True):
     todos: tuple[TodoLine, ...]
     todo_counts: dict[str, int]
     turns: tuple[RecentTurn, ...]
-    budgets: tuple[str, ...]
+    budgets: tuple[BudgetLine, ...]
+    """Each budget with its use, its pace, and when it ends at that pace."""
+    spikes: tuple[Spike, ...]
+    """Units in which the last run used far more than this goal's own median."""
     total_slots: int
     cost_microusd: int | None
 
@@ -106,8 +111,6 @@ class _StoredResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def status_of(store: Store, goal_id: str, agent_id: AgentId | None = None) -> GoalDetail:
     """One goal in full. Raises NotFoundError (`goal_unknown`)."""
-    from loopx.control_plane.quota import budgets
-
     with store.read() as tx:
         row = goals.row_of(tx, goal_id)
         definition = goals.definition_of(tx, goal_id, row["revision"])
@@ -128,7 +131,8 @@ def status_of(store: Store, goal_id: str, agent_id: AgentId | None = None) -> Go
             todos=_todos(tx, goal_id),
             todo_counts={str(one["status"]): int(one["n"]) for one in tx.all("todos.count_by_status", goal_id=goal_id)},
             turns=_recent(tx, goal_id),
-            budgets=tuple(budgets.budget_words(budget) for budget in definition.budgets[:8]),
+            budgets=look.budget_lines(goal_id, definition.budgets)[:6],
+            spikes=pace.spikes(tx, goal_id),
             total_slots=tx.number("ledger.total", goal_id=goal_id),
             cost_microusd=cost["cumulative"] if cost is not None else None,
         )

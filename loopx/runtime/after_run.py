@@ -10,18 +10,13 @@ from collections.abc import Mapping
 
 from loopx.control_plane.errors import LoopXError
 from loopx.control_plane.ids import AgentId
-from loopx.control_plane.quota import alarms
-from loopx.control_plane.quota.policy import BudgetUnit
-from loopx.runtime import outbox_sender, waking
+from loopx.runtime import outbox_sender, pace, waking
 from loopx.runtime.progress import RunEnded
 from loopx.runtime.project import Project
 from loopx.store import goals, outbox
 from loopx.store.connection import Tx
 from loopx.store.store import Store
 
-_HISTORY = 20
-_LEAST_TOKENS = 1000
-"""A goal whose turns use next to nothing does not alarm at its first real one."""
 _TOLD_ENDS = frozenset({12, 13})
 """A limit, or an engine that failed. A question (11) was announced when it was asked."""
 
@@ -58,11 +53,7 @@ def _notice_end(tx: Tx, ended: RunEnded, now_ms: int, *, explicit: bool) -> None
 
 
 def _notice_spike(tx: Tx, goal_id: str, now_ms: int) -> None:
-    rows = tx.all("meters.latest", goal_id=goal_id, unit=BudgetUnit.TOKENS, limit=_HISTORY + 1)
-    if len(rows) < 2:
-        return
-    latest, history = int(rows[0]["amount"]), [int(row["amount"]) for row in rows[1:]]
-    alarm = alarms.spike(history, latest, floor=_LEAST_TOKENS)
-    if alarm is not None:
-        data = {"latest": alarm.latest, "median": alarm.median, "unit": "tokens"}
-        outbox.notify(tx, goal_id, f"spike:{rows[0]['effect_ref']}", "spike", data, now_ms)
+    """One message for one run, about the first unit in which it stands out."""
+    for one in pace.spikes(tx, goal_id)[:1]:
+        data = {"latest": one.latest, "median": one.median, "unit": str(one.unit)}
+        outbox.notify(tx, goal_id, f"spike:{one.run_id}", "spike", data, now_ms)

@@ -15,11 +15,13 @@ from loopx.control_plane.goal import CLOSED_GOAL_STATES, GoalState
 from loopx.control_plane.ids import AgentId
 from loopx.control_plane.quota import decision as decisions
 from loopx.control_plane.quota.facts import BudgetUse, GoalFacts
-from loopx.control_plane.quota.policy import BudgetScope, BudgetUnit
+from loopx.control_plane.quota.policy import Budget, BudgetScope, BudgetUnit
 from loopx.control_plane.work_items.gate import Gate
+from loopx.runtime import pace
+from loopx.runtime.pace import BudgetLine, Spike
 from loopx.runtime.reading import read_facts
 from loopx.runtime.session import DEFAULT_AGENT
-from loopx.store import gates, goals
+from loopx.store import gates, goals, meters
 from loopx.store.codec import load
 from loopx.store.connection import Row, Tx
 from loopx.store.store import Store
@@ -115,6 +117,10 @@ class GoalLine(msgspec.Struct, frozen=True, kw_only=True):
     schedule_pending: str | None
     """The cadence's state while its owner is not known to have it."""
     permission_bypass: bool
+    exhausts_at_ms: int | None
+    """When the first of its budgets ends at the pace of the last hours."""
+    spike: Spike | None
+    """Its last run used far more than its usual one."""
     next_command: tuple[str, ...]
 
 
@@ -236,6 +242,8 @@ class Look:
             end=self._end(row) if facts.state in _ENDED else None,
             schedule_pending=schedule["state"] if schedule is not None and _pending(schedule) else None,
             permission_bypass=definition.permission == "bypass",
+            exhausts_at_ms=self._exhausts_at(goal_id, definition.budgets),
+            spike=next(iter(pace.spikes(tx, goal_id)), None) if facts.state not in CLOSED_GOAL_STATES else None,
             next_command=_next_command(decision, turn, asked),
         )
 
@@ -246,6 +254,15 @@ class Look:
         due: int | None = row["due_at_ms"]
         later = facts.next_occurrence_ms
         return later if later is not None and later > self.now_ms else due
+
+    def budget_lines(self, goal_id: str, written: tuple[Budget, ...]) -> tuple[BudgetLine, ...]:
+        """The goal's budgets with their use and pace."""
+        uses = tuple(meters.budget_use(self._tx, goal_id, budget, self.now_ms) for budget in written)
+        return pace.budget_lines(self._tx, goal_id, written, uses, self.now_ms)
+
+    def _exhausts_at(self, goal_id: str, written: tuple[Budget, ...]) -> int | None:
+        instants = (line.exhausts_at_ms for line in self.budget_lines(goal_id, written) if line.used < line.limit)
+        return min((at_ms for at_ms in instants if at_ms is not None), default=None)
 
     def _metered(self, goal_id: str, unit: BudgetUnit) -> int | None:
         row = self._tx.one("meters.total", goal_id=goal_id, unit=unit)

@@ -16,7 +16,8 @@ from loopx.store.connection import Tx
 HOUR_MS = 3_600_000
 BURN_MS = 6 * HOUR_MS
 """The pace of a budget is read over this much recent time."""
-SPIKE_UNITS = (BudgetUnit.TOKENS, BudgetUnit.MICROUSD, BudgetUnit.WALL_MS)
+SPIKE_FLOORS = {BudgetUnit.TOKENS: 1_000, BudgetUnit.MICROUSD: 10_000, BudgetUnit.WALL_MS: 60_000}
+"""Units that are watched, and the least median that counts: who used next to nothing alarms at no first real run."""
 HISTORY = 21
 
 
@@ -58,6 +59,7 @@ class Spike(msgspec.Struct, frozen=True, kw_only=True):
     """A run that used far more than this goal's own median."""
 
     unit: BudgetUnit
+    run_id: str
     latest: int
     median: int
     factor: int
@@ -95,9 +97,11 @@ def budget_lines(
 def spikes(tx: Tx, goal_id: str) -> tuple[Spike, ...]:
     """The units in which the last run stands out."""
     found: list[Spike] = []
-    for unit in SPIKE_UNITS:
-        amounts = [int(row["amount"]) for row in tx.all("meters.recent", goal_id=goal_id, unit=unit, limit=HISTORY)]
-        alarm = alarms.spike(amounts[1:], amounts[0]) if amounts else None
+    for unit, floor in SPIKE_FLOORS.items():
+        rows = tx.all("meters.latest", goal_id=goal_id, unit=unit, limit=HISTORY)
+        used = [int(row["amount"]) for row in rows]
+        alarm = alarms.spike(used[1:], used[0], floor=floor) if used else None
         if alarm is not None:
-            found.append(Spike(unit=unit, latest=alarm.latest, median=alarm.median, factor=alarm.factor))
+            run_id = str(rows[0]["effect_ref"])
+            found.append(Spike(unit=unit, run_id=run_id, latest=alarm.latest, median=alarm.median, factor=alarm.factor))
     return tuple(found)

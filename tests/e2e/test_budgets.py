@@ -10,6 +10,7 @@ import pytest
 from loopx.control_plane.quota.policy import BudgetUnit
 from loopx.hosts.protocol import HostEvent, HostEventKind, Usage
 from loopx.runtime.allowance import Allowance
+from loopx.store import meters
 from tests.e2e.desk import PYTHON, Desk
 
 IDLE = "import sys; sys.stdin.read(); print('nothing done')"
@@ -96,6 +97,19 @@ def test_wall_clock_of_a_turn_ends_its_host(desk: Desk, tmp_path: Path) -> None:
     create(desk, engine(tmp_path, SLOW), "wall=1s/turn")
     desk.loopx("turn", "run-once", "goal")
     assert "executor_timeout" in json.dumps(desk.json("turn", "show", "goal", "1"))
+
+
+def test_a_run_far_above_the_usual_is_announced_once(desk: Desk, tmp_path: Path) -> None:
+    usage = tmp_path / "usage.json"
+    usage.write_text(json.dumps({"input_tokens": 90_000}))
+    create(desk, engine(tmp_path, TALKS, str(usage)))
+    with desk.session() as session, session.store.write() as tx:
+        for number in range(6):
+            meters.record(tx, "goal", f"run{number}", {BudgetUnit.TOKENS: 5_000}, session.store.now_ms())
+    desk.loopx("run", "goal", "--max-turns", "1")
+    with desk.session() as session, session.store.read() as tx:
+        sent = [row["effect_key"] for row in tx.all("outbox.page", after="", limit=10)]
+    assert [key.partition(":")[0] for key in sent].count("spike") == 1
 
 
 def test_a_codex_goal_has_no_dollar_budget(desk: Desk) -> None:

@@ -177,8 +177,16 @@ def test_budgets_show_their_use_and_their_pace(desk: Desk) -> None:
         pytest.approx(85_000, rel=0.01),
     )
     assert budget["exhausts_at_ms"] > 0
-    assert report["spikes"] == [{"unit": "tokens", "latest": 50_000, "median": 5_000, "factor": 4}]
-    assert "85k tokens of 1M tokens" in desk.loopx("quota", "status", "goal").out
+    assert report["spikes"] == [{"unit": "tokens", "run_id": "run7", "latest": 50_000, "median": 5_000, "factor": 4}]
+    # The one screen says it too, of every goal and of the goal alone.
+    (line,) = desk.json("status")["goals"]
+    assert line["spike"]["latest"] == 50_000
+    assert line["exhausts_at_ms"] == pytest.approx(budget["exhausts_at_ms"], abs=60_000)
+    assert "its last run was unusual" in desk.loopx("status").out
+    alone = desk.loopx("status", "goal").out
+    assert "85k tokens of 1M tokens per goal, 85k tokens an hour, used up about" in alone
+    assert "the last run used 50k tokens; 5k tokens is usual" in alone
+    assert "85k tokens of 1M tokens per goal" in desk.loopx("quota", "status", "goal").out
 
 
 def test_every_text_is_short_and_has_the_next_command(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""The spike alarm: a turn, an hour or a day that used far more than this goal's own median.
+"""The spike alarm: a run that used far more than this goal's own median.
 
 It compares numbers that it is given and stops nothing: budgets stop. An alarm is a fact to show and to notify about.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from loopx.presentation.renderers.quota_markdown import amount_text
 from loopx.presentation.renderers.words import QUESTIONS, RUN_ENDS
 from loopx.runtime.notifications import Message
 
@@ -58,7 +59,8 @@ def _text(message: Message, data: _Data) -> str:
     if message.what == "run_failed":
         return f"{data.message or data.code}\nloopx why {goal}"
     if message.what == "spike":
-        return f"The last turn used {data.latest} {data.unit}; the usual is {data.median}.\nloopx quota status {goal}"
+        latest, usual = amount_text(data.unit, data.latest), amount_text(data.unit, data.median)
+        return f"The last turn used {latest}; {usual} is usual.\nloopx quota status {goal}"
     if message.what.startswith("capability_"):
         ended = "" if data.exit_code is None else f" (exit {data.exit_code})"
         return f"{data.capability}: {message.what.removeprefix('capability_')}{ended}\nloopx capability list {goal}"

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from loopx.control_plane.quota.decision import QuotaDecision
     from loopx.control_plane.quota.spend_commit import LedgerEntry
-    from loopx.runtime.pace import BudgetLine
+    from loopx.runtime.pace import BudgetLine, Spike
     from loopx.runtime.quota_service import LedgerPage, PlanLine, QuotaReport
 
 LABEL = 14
@@ -51,19 +51,15 @@ def report_text(report: QuotaReport, now_ms: int) -> str:
         frees = f"; a slot frees at {words.clock(report.frees_at_ms, now_ms)}"
     slots = f"{report.spent_slots} of {report.allowed_slots} in {window}{frees}"
     lines.append(row("slots", f"{slots} · {report.total_slots} since it began"))
-    lines += [row("budget" if index == 0 else "", _budget(line, now_ms)) for index, line in enumerate(report.budgets)]
+    lines += [
+        row("budget" if index == 0 else "", budget_text(line, now_ms)) for index, line in enumerate(report.budgets)
+    ]
     if report.machine is not None:
         lines.append(row("machine", cap_words(report.machine, now_ms)))
-    used = [_amount(str(one.unit), one.amount) for one in report.used]
+    used = [amount_text(str(one.unit), one.amount) for one in report.used]
     if used:
         lines.append(row("used", words.joined(used)))
-    lines += [
-        row(
-            "unusual",
-            f"the last run used {_amount(str(one.unit), one.latest)}; {_amount(str(one.unit), one.median)} is usual",
-        )
-        for one in report.spikes
-    ]
+    lines += [row("unusual", spike_text(one)) for one in report.spikes]
     lines.append(row("next", words.command(report.next_command)))
     return "\n".join(lines)
 
@@ -74,25 +70,32 @@ def reports_text(reports: Sequence[QuotaReport], now_ms: int) -> str:
         return "  no active goal"
     return "\n".join(
         f"  {one.goal_id:<24} {one.state:<15} {one.spent_slots} of {one.allowed_slots} slots"
-        + "".join(f" · {_budget(line, now_ms)}" for line in one.budgets)
+        + "".join(f" · {budget_text(line, now_ms)}" for line in one.budgets)
         for one in reports
     )
 
 
-def _budget(line: BudgetLine, now_ms: int) -> str:
+def budget_text(line: BudgetLine, now_ms: int) -> str:
+    """One budget: its use, its pace, and when it ends at that pace."""
     unit = str(line.unit)
-    text = f"{_amount(unit, line.used)} of {_amount(unit, line.limit)} per {line.scope}"
+    text = f"{amount_text(unit, line.used)} of {amount_text(unit, line.limit)} per {line.scope}"
     if line.estimated:
-        text += f" ({_amount(unit, line.estimated)} estimated: the engine reported none)"
+        text += f" ({amount_text(unit, line.estimated)} estimated: the engine reported none)"
     if line.reserved:
-        text += f", {_amount(unit, line.reserved)} reserved"
+        text += f", {amount_text(unit, line.reserved)} reserved"
     if line.per_hour:
-        text += f", {_amount(unit, line.per_hour)} an hour"
+        text += f", {amount_text(unit, line.per_hour)} an hour"
     if line.exhausts_at_ms is not None and line.used < line.limit:
         text += f", used up about {words.clock(line.exhausts_at_ms, now_ms)} at this pace"
     if line.frees_at_ms is not None:
         text += f", frees at {words.clock(line.frees_at_ms, now_ms)}"
     return text
+
+
+def spike_text(one: Spike) -> str:
+    """A run that used far more than usual."""
+    unit = str(one.unit)
+    return f"the last run used {amount_text(unit, one.latest)}; {amount_text(unit, one.median)} is usual"
 
 
 def cap_words(line: BudgetLine, now_ms: int) -> str:
@@ -110,7 +113,8 @@ def cap_text(line: BudgetLine | None, now_ms: int) -> str:
     return f"  {cap_words(line, now_ms)}"
 
 
-def _amount(unit: str, amount: int) -> str:
+def amount_text(unit: str, amount: int) -> str:
+    """An amount of a budget's unit."""
     if unit == "microusd":
         return words.money(amount)
     if unit == "wall_ms":

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from loopx.presentation.renderers import words
 from loopx.presentation.renderers.paint import Paint
-from loopx.presentation.renderers.quota_markdown import row
+from loopx.presentation.renderers.quota_markdown import budget_text, row, spike_text
 from loopx.runtime.glance import GateLine, GoalLine, Overview, RunningTurn, Section
 from loopx.runtime.space import FLOOR_BYTES
 
@@ -142,12 +142,17 @@ def _running(line: GoalLine, turn: RunningTurn, now_ms: int) -> str:
         limit = f" of {words.short_number(line.token_limit)}" if line.token_limit is not None else ""
         used = f"{words.short_number(line.tokens)}{limit} tokens"
     bypass = "permission bypass" if line.permission_bypass else ""
-    return words.joined([f"turn {turn.number}", words.one_line(turn.engine, 24), doing, moved, used, bypass])
+    ends = f"budget ends about {words.clock(line.exhausts_at_ms, now_ms)}" if line.exhausts_at_ms is not None else ""
+    spike = "UNUSUAL USE" if line.spike is not None else ""
+    return words.joined(
+        [f"turn {turn.number}", words.one_line(turn.engine, 24), doing, moved, used, ends, spike, bypass]
+    )
 
 
 def _waiting(line: GoalLine, now_ms: int) -> tuple[str, str]:
     command = words.command(line.next_command)
     pending = "; its cadence is not acknowledged" if line.schedule_pending else ""
+    pending += "; its last run was unusual" if line.spike is not None else ""
     if line.goal_state == "paused":
         return "paused", command
     if line.should_run and line.wake_at_ms is not None and line.wake_at_ms > now_ms:
@@ -203,9 +208,11 @@ def detail_text(goal: GoalDetail, now_ms: int, paint: Paint) -> str:
         lines.append(row("" if goal.todos else "todos", counts))
     lines += _listed("turns", (_recent(one) for one in goal.turns))
     lines.append(row("slots", f"{line.spent_slots} of {line.allowed_slots} in this window · {goal.total_slots} in all"))
-    used = words.joined([words.tokens(line.tokens), words.money(goal.cost_microusd), *goal.budgets])
+    used = words.joined([words.tokens(line.tokens), words.money(goal.cost_microusd)])
     if used:
         lines.append(row("used", used))
+    lines += _listed("budget", (budget_text(one, now_ms) for one in goal.budgets))
+    lines += _listed("unusual", (spike_text(one) for one in goal.spikes))
     bypass = " · permission bypass" if line.permission_bypass else ""
     lines.append(
         row("engines", f"{', '.join(words.one_line(engine, 60) for engine in goal.engines) or 'none'}{bypass}")
