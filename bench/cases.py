@@ -152,9 +152,9 @@ def store_part(dbos: Arm, folder: Path, count: int) -> list[Row]:
     return rows
 
 
-def growth(ours: Arm, folder: Path, runs: int, *, full: bool) -> list[Row]:
+def growth(ours: Arm, folder: Path, runs: int) -> list[Row]:
     """The same commands on a small store and on a large one."""
-    large = (1_000_000, 100_000, 10_000, 10_000) if full else (100_000, 10_000, 1_000, 1_000)
+    large = (1_000_000, 100_000, 10_000, 10_000)
     small_env, small_root = _filled(ours, folder / "small", (10, 10, 10, 10))
     large_env, large_root = _filled(ours, folder / "large", large)
     rows = [Row(case="large store", value="{:,} ledger rows, {:,} turns, {:,} goals, {:,} todos".format(*large))]

@@ -23,7 +23,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="measure, and write docs/benchmarks.md")
     parser.add_argument("--runs", type=int, default=9, help="counted runs of each command")
     parser.add_argument("--turns", type=int, default=300, help="turns of the store's part")
-    parser.add_argument("--full", action="store_true", help="grow to a million ledger rows and ten thousand goals")
     parser.add_argument("--output", type=Path, default=arms.ROOT / "docs" / "benchmarks.md")
     args = parser.parse_args()
     ours, rival, dbos = arms.ours(), arms.rival(), arms.dbos()
@@ -37,7 +36,7 @@ def main() -> int:
             "A governed turn": turns.governed_turn(ours, rival, folder / "turns", args.runs),
             "A worker": turns.worker(ours, folder / "worker"),
             "The store's part of a turn": cases.store_part(dbos, folder / "store", args.turns),
-            "Growth": cases.growth(ours, folder / "growth", args.runs, full=args.full),
+            "Growth": cases.growth(ours, folder / "growth", args.runs),
             "Installation": cases.size(ours),
         }
     text = report(sections, (ours, rival, dbos), args.runs)
