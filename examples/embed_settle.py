@@ -4,7 +4,7 @@ Run it with `python examples/embed_settle.py`. It makes a small project in a tem
 your runner there: `loopx quota should-run` says whether it may work; it changes files as it likes; `loopx turn settle`
 runs the checks, commits and charges what they prove, and is safe to repeat. What the checks deny is refused.
 
-The first settlement puts the start on record, before any work: what comes later is judged against it.
+`goal create --baseline` puts the start on record, before any work: what comes later is judged against it.
 """
 
 from __future__ import annotations
@@ -70,10 +70,7 @@ def main() -> int:
         make_project(root)
         loopx = LoopX(root, Path(folder, "state"))
         check = f"{sys.executable} -m unittest -q test_shapes"
-        loopx("goal", "create", "make the shapes right", "--check", check, "--goal-id", "shapes")
-
-        _, start = loopx("turn", "settle", "shapes", "--effect-key", "start", "--kind", "no_change")
-        print(f"start: on record, {start['spent_slots']} slots")
+        loopx("goal", "create", "make the shapes right", "--check", check, "--goal-id", "shapes", "--baseline")
 
         may, decision = loopx("quota", "should-run", "shapes")
         print(f"may it run? status {may}, {decision['state']}")

@@ -9,7 +9,7 @@ import msgspec
 
 from loopx.cli_commands import work_args
 from loopx.cli_commands.base import Command, Context, add_goal, goal_of
-from loopx.control_plane.errors import NotFoundError
+from loopx.control_plane.errors import NotFoundError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def _list(context: Context, args: argparse.Namespace) -> int:
 def _setup_run(parser: argparse.ArgumentParser) -> None:
     add_goal(parser)
     parser.add_argument("--name", action="append", default=[], metavar="CHECK", help="only this one")
+    parser.add_argument("--baseline", action="store_true", help="the tree as it is now is the start; once, before work")
 
 
 def _run(context: Context, args: argparse.Namespace) -> int:
@@ -65,6 +66,8 @@ def _run(context: Context, args: argparse.Namespace) -> int:
     from loopx.runtime.evaluation import summarise
 
     goal_id = goal_of(args)
+    if args.baseline:
+        return _baseline(context, args, goal_id)
     hidden = _hidden(context, goal_id)
     session = context.session()
     chosen = _chosen(context, goal_id, tuple(args.name), hidden=hidden)
@@ -76,6 +79,24 @@ def _run(context: Context, args: argparse.Namespace) -> int:
     answer = CheckRun(goal_id=goal_id, tree=evaluation.tree_hash, green=evaluation.all_green, checks=checks)
     context.emit(answer, lambda: run_text(checks, paint))
     return 0 if evaluation.all_green else 14
+
+
+def _baseline(context: Context, args: argparse.Namespace, goal_id: str) -> int:
+    """Put the start on record; red checks are what is expected of it, so that they are no failure."""
+    from loopx.presentation.renderers.checks import run_text
+    from loopx.presentation.renderers.paint import Paint
+    from loopx.runtime import starting
+    from loopx.runtime.evaluation import summarise
+
+    context.require_person("check run --baseline")
+    if args.name:
+        raise UsageError("baseline_whole", "a baseline is of all checks", hint=f"loopx check run {goal_id} --baseline")
+    session = context.session()
+    taken = starting.put_on_record(session.store, session.project, goal_id, dict(os.environ)).evaluation
+    checks = tuple(summarise(result) for result in taken.results)
+    answer = CheckRun(goal_id=goal_id, tree=taken.tree_hash, green=taken.all_green, checks=checks)
+    context.emit(answer, lambda: run_text(checks, Paint(color=context.color)))
+    return 0
 
 
 def _chosen(context: Context, goal_id: str, names: tuple[str, ...], *, hidden: bool) -> tuple[Check, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 
 import msgspec
@@ -26,12 +27,18 @@ def _setup_create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--goal-id", metavar="G", help="its id (default: made from the objective)")
     goal_options.add(parser)
     parser.add_argument("--todo", action="append", default=[], metavar="TITLE", help="a slice of it, in order")
+    parser.add_argument("--baseline", action="store_true", help="run the checks now: the start, for a runner of yours")
 
 
 def _create(context: Context, args: argparse.Namespace) -> int:
     context.require_person("goal create")
     wish = goal_options.wish_of(args, args.objective)
     goal = goal_options.create(context, wish, args.goal_id, tuple(args.todo), engine_needed=False)
+    if args.baseline:
+        from loopx.runtime import starting
+
+        session = context.session()
+        starting.put_on_record(session.store, session.project, goal.goal_id, dict(os.environ))
     answer = Changed(goal_id=goal.goal_id, state=goal.state, revision=goal.revision)
     context.emit(answer, lambda: f"  made  {goal.goal_id}   loopx run {goal.goal_id}")
     return 0

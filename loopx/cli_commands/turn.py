@@ -6,12 +6,12 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import msgspec
 
-from loopx.cli_commands.base import Command, Context, add_goal, goal_of
+from loopx.cli_commands.base import SCHEMA_VERSION, Command, Context, add_goal, goal_of
 from loopx.cli_commands.quota import add_agent, agent_of
 from loopx.control_plane.errors import UsageError
 
@@ -283,6 +283,15 @@ def _journal(context: Context, args: argparse.Namespace) -> int:
     return 0
 
 
+class _Logged(msgspec.Struct, frozen=True, kw_only=True):
+    """The last line of `loopx turn log --json`; before it comes one of type `output` for each line of the host."""
+
+    run_id: str
+    stream: str
+    lines: int
+    lost: int
+
+
 def _setup_log(parser: argparse.ArgumentParser) -> None:
     _add_turn(parser)
     parser.add_argument("--follow", "-f", action="store_true", help="go on until its host has ended")
@@ -295,9 +304,21 @@ def _log(context: Context, args: argparse.Namespace) -> int:
     run = turn_output.run_of(context.session().store, *_turn_of(args))
     stream = "stderr" if args.stderr else "stdout"
     lines = turn_output.follow(run, stream, lambda: False) if args.follow else turn_output.read(run, stream)
-    say: Callable[[OutputLine], None] = context.line if context.as_json else _print_line
+    if context.as_json:
+        return _log_as_json(context, run.run_id, stream, lines)
     for line in lines:
-        say(line)
+        _print_line(line)
+    return 0
+
+
+def _log_as_json(context: Context, run_id: str, stream: str, lines: Iterable[OutputLine]) -> int:
+    """A line for each line, as they come, and last the command's own answer."""
+    count = lost = 0
+    for line in lines:
+        context.line({"type": "output", **msgspec.to_builtins(line)})
+        count, lost = count + 1, lost + line.lost
+    answer = _Logged(run_id=run_id, stream=stream, lines=count, lost=lost)
+    context.line({"schema_version": SCHEMA_VERSION, "ok": True, "type": "result", **msgspec.to_builtins(answer)})
     return 0
 
 

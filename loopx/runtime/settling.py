@@ -70,9 +70,9 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 def settle(store: Store, project: Project, asked: Settle, env: dict[str, str], observer: Observer) -> Settled:
     """Judge, write back, spend and schedule in one go; a repeat with the same effect key returns the same turn.
 
-    Raises UsageError (`result_invalid`, `todo_ended`), NotFoundError, ConflictError (`turn_open`, `lease_held`),
-    NotNowError and BudgetError when no slot or budget is left for it (the work is not lost: settle again later),
-    NeedsPersonError while a gate blocks the goal.
+    Raises UsageError (`baseline_missing`, `result_invalid`, `todo_ended`), NotFoundError, ConflictError (`turn_open`,
+    `lease_held`), NotNowError and BudgetError when no slot or budget is left for it (the work is not lost: settle it
+    again later), NeedsPersonError while a gate blocks the goal.
     """
     runner = TurnRunner(store, project, asked.goal_id, asked.agent_id, observer, env)
     work = runner.work()
@@ -84,10 +84,20 @@ def settle(store: Store, project: Project, asked: Settle, env: dict[str, str], o
         done = known.turn.state is TurnState.CLOSED
         return Settled(journal=known if done else runner.resume(key), replayed=True)
     _refuse_closed(work)
+    _require_baseline(store, work)
     goal_work.prepare_tree(store, project, work)
-    goal_work.take_baseline(store, work, env, observer, lambda: False, lambda: None)
     journal = _start(store, project, work, asked, key, typed, env, observer)
     return Settled(journal=journal, replayed=False)
+
+
+def _require_baseline(store: Store, work: GoalWork) -> None:
+    """A baseline that is taken now would have the work itself for its start."""
+    if goal_work.baseline_of(store, work.goal_id) is None:
+        raise UsageError(
+            "baseline_missing",
+            f"what {work.goal_id} looked like before this work is not on record",
+            hint=f"put the work aside (git stash), loopx check run {work.goal_id} --baseline, bring it back, settle",
+        )
 
 
 def read_result(raw: bytes, key: TurnKey) -> TypedResult:

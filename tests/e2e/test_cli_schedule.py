@@ -103,6 +103,7 @@ def test_a_bad_cadence_is_refused_and_nothing_moves(desk: Desk, words: tuple[str
 
 def test_a_closed_goal_has_no_cadence_to_set(desk: Desk) -> None:
     desk.goal()
+    desk.loopx("check", "run", "goal", "--baseline")
     (desk.root / "m.py").write_text(WHOLE)
     desk.loopx("turn", "settle", "goal", "--kind", "completion")
     said = desk.loopx("schedule", "set", "goal", *DAILY, "--json")

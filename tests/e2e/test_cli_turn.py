@@ -12,7 +12,7 @@ from loopx.control_plane.quota.turn_envelope import decode_envelope, signature_h
 from loopx.runtime.progress import silent
 from loopx.runtime.turn_runner import TurnRunner
 from loopx.testing import LeakKind
-from tests.e2e.desk import HALF, WHOLE, Desk
+from tests.e2e.desk import CHECK, HALF, WHOLE, Desk
 
 
 class Killed(BaseException):
@@ -200,8 +200,10 @@ def test_the_log_is_harmless_to_a_terminal(desk: Desk, tmp_path: Path) -> None:
     said = desk.loopx("turn", "log", "goal")
     assert said.out == "\\x1b[31mred\\x07 \\u202egnirts [redacted]\n"
     assert desk.loopx("turn", "log", "goal", "--follow").out == said.out
-    (line,) = [json.loads(text) for text in desk.loopx("turn", "log", "goal", "--json").out.splitlines()]
-    assert line["stream"] == "stdout"
+    line, end = [json.loads(text) for text in desk.loopx("turn", "log", "goal", "--json").out.splitlines()]
+    assert (line["type"], line["stream"]) == ("output", "stdout")
+    assert (end["type"], end["ok"], end["lines"], end["lost"]) == ("result", True, 1, 0)
+    assert end["schema_version"]
 
 
 def settle(desk: Desk, *words: str) -> dict[str, object]:
@@ -211,11 +213,10 @@ def settle(desk: Desk, *words: str) -> dict[str, object]:
 
 def test_work_of_an_outside_runner_is_judged_written_back_and_spent_once(desk: Desk) -> None:
     desk.goal()
-    assert desk.loopx("check", "run", "goal").code in (2, 14)
+    assert desk.loopx("check", "run", "goal", "--baseline").code == 0
     (desk.root / "m.py").write_text(HALF)
     first = settle(desk, "--effect-key", "job-1", "--kind", "progress")
-    # Without a baseline of before, the work itself is the first thing that LoopX sees.
-    assert first["result_kind"] in ("validated_progress", "validation_failed")
+    assert (first["result_kind"], first["spent_slots"]) == ("validated_progress", 1)
     (desk.root / "m.py").write_text(WHOLE)
     done = settle(desk, "--effect-key", "job-2", "--kind", "completion", "--summary", "added g")
     assert (done["code"], done["result_kind"], done["spent_slots"]) == (0, "validated_completion", 1)
@@ -228,6 +229,33 @@ def test_work_of_an_outside_runner_is_judged_written_back_and_spent_once(desk: D
     assert "added g" in desk.git("log", "--format=%s", "loopx/goal")
 
 
+def test_work_without_a_start_on_record_is_not_settled_and_not_taken_for_the_start(desk: Desk) -> None:
+    desk.goal()
+    (desk.root / "m.py").write_text(WHOLE)
+    refused = desk.loopx("turn", "settle", "goal", "--kind", "completion", "--json")
+    assert (refused.code, refused.error) == (2, "baseline_missing")
+    assert "loopx check run goal --baseline" in refused.json["error"]["hint"]
+    assert (desk.json("turn", "list", "goal")["turns"], (desk.root / "m.py").read_text()) == ([], WHOLE)
+    # As the hint says.
+    desk.git("stash")
+    assert desk.loopx("check", "run", "goal", "--baseline").code == 0
+    desk.git("stash", "pop")
+    assert settle(desk, "--kind", "completion")["result_kind"] == "validated_completion"
+
+
+def test_a_start_is_put_on_record_once_and_by_a_person(desk: Desk) -> None:
+    made = desk.loopx("goal", "create", "x", "--check", CHECK, "--goal-id", "goal", "--baseline", "--json")
+    assert made.code == 0, made.out
+    again = desk.loopx("check", "run", "goal", "--baseline", "--json")
+    assert (again.code, again.error) == (15, "baseline_known")
+    part = desk.loopx("check", "run", "goal", "--baseline", "--name", "x", "--json")
+    assert (part.code, part.error) == (2, "baseline_whole")
+    agent = desk.process("check", "run", "goal", "--baseline", "--json", LOOPX_TURN_TOKEN="t")
+    assert json.loads(agent.stdout)["ok"] is False and agent.returncode == 11
+    (desk.root / "m.py").write_text(WHOLE)
+    assert settle(desk, "--kind", "completion")["result_kind"] == "validated_completion"
+
+
 def test_a_false_completion_from_outside_spends_nothing(desk: Desk) -> None:
     desk.goal()
     desk.loopx("turn", "run-once", "goal")
@@ -237,6 +265,7 @@ def test_a_false_completion_from_outside_spends_nothing(desk: Desk) -> None:
 
 def test_a_question_from_outside_opens_a_gate(desk: Desk) -> None:
     desk.goal()
+    desk.loopx("check", "run", "goal", "--baseline")
     said = settle(desk, "--kind", "question", "--question", "Drop v1?")
     assert (said["code"], said["result_kind"]) == (11, "user_action_required")
     assert said["gate_id"]
@@ -246,6 +275,7 @@ def test_a_question_from_outside_opens_a_gate(desk: Desk) -> None:
 
 def test_a_result_file_is_read_strictly(desk: Desk, tmp_path: Path) -> None:
     desk.goal()
+    desk.loopx("check", "run", "goal", "--baseline")
     result = tmp_path / "result.json"
     result.write_text(json.dumps({"kind": "completion", "usage": {"input_tokens": 70, "output_tokens": 5}}))
     (desk.root / "m.py").write_text(WHOLE)
