@@ -170,6 +170,59 @@ def _install(context: Context, args: argparse.Namespace) -> int:
     return 0
 
 
+class _Beaten(msgspec.Struct, frozen=True, kw_only=True):
+    """`loopx schedule beat --json`."""
+
+    goal_id: str
+    beat_key: str
+    revision: int
+    should_run: bool
+    effective_action: str
+    replayed: bool
+    next_command: tuple[str, ...]
+    exit_code: int
+
+
+def _setup_beat(parser: argparse.ArgumentParser) -> None:
+    add_goal(parser)
+    parser.add_argument("--key", required=True, metavar="K", help="the beat's own name, the same at every repeat")
+    parser.add_argument(
+        "--revision", type=int, metavar="N", help="the cadence by which it fired (default: the applied)"
+    )
+    parser.add_argument("--slot", metavar="S", help="its occurrence; one that was run already is refused")
+    parser.add_argument("--agent-id", metavar="A", help="the agent that was woken (default: loopx)")
+
+
+def _beat(context: Context, args: argparse.Namespace) -> int:
+    from loopx.cli_commands.quota import agent_of
+    from loopx.presentation.renderers.schedule_text import beat_text
+    from loopx.runtime import beating
+
+    goal_id, store = goal_of(args), context.session().store
+    told = beating.Beating(
+        goal_id=goal_id,
+        agent_id=agent_of(context, args),
+        key=args.key,
+        revision=args.revision,
+        slot_key=args.slot,
+    )
+    done = beating.beat(store, told)
+    receipt = done.receipt
+    payload = _Beaten(
+        goal_id=goal_id,
+        beat_key=receipt.beat_key,
+        revision=receipt.revision,
+        should_run=receipt.should_run,
+        effective_action=receipt.effective_action,
+        replayed=receipt.replayed,
+        next_command=done.next_command,
+        exit_code=done.exit_code,
+    )
+    if not context.quiet:
+        context.emit(payload, lambda: beat_text(done))
+    return done.exit_code
+
+
 class _Removed(msgspec.Struct, frozen=True, kw_only=True):
     """`loopx schedule install --remove --json`."""
 
@@ -189,6 +242,13 @@ COMMANDS = (
     Command(verb="apply", help="write the wanted revision as applied", setup=_setup_apply, run=_apply),
     Command(verb="ack", help="confirm what an owner outside really has", setup=_setup_ack, run=_ack),
     Command(verb="fail", help="record that the owner could not take it", setup=_setup_fail, run=_fail),
+    Command(
+        verb="beat",
+        help="an engine's own automation says that it fired, once; exits as should-run does",
+        setup=_setup_beat,
+        run=_beat,
+        epilog="a repeat of a key gets the first answer:  loopx schedule beat -q GOAL --key 2026-03-29T02 && my-agent",
+    ),
     Command(
         verb="install",
         help="write a systemd user timer or a crontab line, and read it back",

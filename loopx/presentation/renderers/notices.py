@@ -59,7 +59,7 @@ def _text(message: Message, data: _Data) -> str:
     if message.what == "run_failed":
         return f"{data.message or data.code}\nloopx why {goal}"
     if message.what == "spike":
-        latest, usual = amount_text(data.unit, data.latest), amount_text(data.unit, data.median)
+        latest, usual = amount_text(data.unit, data.latest or 0), amount_text(data.unit, data.median or 0)
         return f"The last turn used {latest}; {usual} is usual.\nloopx quota status {goal}"
     if message.what.startswith("capability_"):
         ended = "" if data.exit_code is None else f" (exit {data.exit_code})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loopx.presentation.renderers import words
 from loopx.presentation.renderers.quota_markdown import row
+from loopx.runtime.beating import Beat
 from loopx.runtime.schedule_install import Outcome, Plan
 from loopx.runtime.schedule_service import ScheduleView
 
@@ -51,6 +52,14 @@ def _left(view: ScheduleView) -> list[str]:
             lines = [row("then", f"loopx schedule install {view.goal_id}")]
         return [*lines, row("", f"loopx schedule ack {view.goal_id} --revision {view.applied_revision} --rrule {rule}")]
     return []
+
+
+def beat_text(done: Beat) -> str:
+    """`schedule beat`: the answer, and whether it was given before."""
+    receipt = done.receipt
+    answer = "run now" if receipt.should_run else f"not now: {receipt.effective_action}"
+    again = "  (it was told before)" if receipt.replayed else ""
+    return f"  {receipt.goal_id}   beat {receipt.beat_key}: {answer}{again}        {words.command(done.next_command)}"
 
 
 def plan_text(plan: Plan) -> str:
