@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -137,15 +138,46 @@ def test_a_job_in_a_group_of_its_own_is_ended_with_the_session(tmp_path: Path) -
     assert not _is_running(int(pid_file.read_text()))
 
 
-def test_a_daemon_that_left_the_session_does_not_hold_the_verdict_up(tmp_path: Path) -> None:
-    """It keeps the check's output open, but it is not ours to end; the test ends it by the number it wrote down."""
+def test_a_daemon_that_left_the_session_is_ended_with_the_check(tmp_path: Path) -> None:
+    """It keeps the check's output open, has no variables, and its parents are gone."""
     pid_file = tmp_path / "pid"
     script = FORKS.format(leave="os.setsid()", file=str(pid_file))
+    result = _run(tmp_path, ("env", "-i", sys.executable, "-c", script), expect="contains done")
+    assert result.verdict is Verdict.GREEN
+    assert result.survivors == 0
+    assert not _is_running(int(pid_file.read_text()))
+
+
+def test_a_daemon_of_a_check_that_ran_out_of_time_is_ended(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    daemon = f"setsid sh -c 'trap \"\" TERM HUP; echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; sleep 600' &"
+    result = _run(tmp_path, f"({daemon}) ; while ! test -e {pid_file}; do sleep 0.02; done; sleep 600", timeout=2)
+    assert (result.reason, result.survivors) == (Reason.TIMEOUT, 0)
+    assert not _is_running(int(pid_file.read_text()))
+
+
+def test_a_process_that_the_check_did_not_start_is_left_alone(tmp_path: Path) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     try:
-        result = _run(tmp_path, (sys.executable, "-c", script), expect="contains done")
-        assert result.verdict is Verdict.GREEN
+        assert _run(tmp_path, "sleep 600 & exit 0").verdict is Verdict.GREEN
+        assert other.poll() is None
     finally:
-        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        other.kill()
+        other.wait()
+
+
+def test_the_check_sees_the_variables_it_was_given_and_no_more(tmp_path: Path) -> None:
+    bare = {"PATH": os.environ["PATH"], "HOME": "/", "LANG": "C"}
+    for env in (bare, {**bare, "LC_CTYPE": "C", "PYTHONPATH": "/nowhere"}):
+        here = session(tmp_path, env=env, tree_hash="t")
+        seen = run_check(_check("env; exit 1"), here).output
+        names = {line.partition("=")[0] for line in (seen.head + seen.tail).splitlines()}
+        assert names - {"PWD", "_", "SHLVL", "OLDPWD", "PYTHONDONTWRITEBYTECODE"} == env.keys() - {"_"}
+
+
+def test_a_check_that_ends_what_watches_it_is_not_green(tmp_path: Path) -> None:
+    result = _run(tmp_path, "kill -9 $PPID; exit 0")
+    assert result.verdict is Verdict.RED
 
 
 def test_the_session_clock_starves_a_check(tmp_path: Path) -> None:
