@@ -1,7 +1,7 @@
 """A host's own automation reports that its clock fired, and gets the should-run answer for that beat, once.
 
-The verdict is pure (`control_plane/scheduler/heartbeat_commit.py`); here it is asked and recorded in one transaction, so
-that a repeat, whoever sends it, gets the first answer. A beat starts nothing and spends nothing.
+The verdict is pure (`control_plane/scheduler/heartbeat_commit.py`); here it is asked and recorded in one transaction,
+so that a repeat, whoever sends it, gets the first answer. A beat starts nothing and spends nothing.
 """
 
 from __future__ import annotations
