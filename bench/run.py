@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import arms, cases, turns
+from bench import arms, cases, turns, verify_overhead
 
 
 def main() -> int:
@@ -35,6 +35,7 @@ def main() -> int:
             "Commands": cases.commands(ours, rival, folder / "commands", args.runs),
             "A governed turn": turns.governed_turn(ours, rival, folder / "turns", args.runs),
             "A worker": turns.worker(ours, folder / "worker"),
+            "Verification": verify_overhead.rows(folder / "verification", 3),
             "The store's part of a turn": cases.store_part(dbos, folder / "store", args.turns),
             "Growth": cases.growth(ours, folder / "growth", args.runs),
             "Installation": cases.size(ours),

@@ -93,6 +93,11 @@ def named(repo: Repository, paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted({str(Path(path)) for path in paths if (repo.root / path).exists()}))
 
 
+def holds_no_builds(path: str) -> bool:
+    """Whether a dependency folder, by its name, holds what was installed and nothing that is built from the sources."""
+    return path.rpartition("/")[2] in _FOLDER_NAMES
+
+
 def virtual_environments(folder: Path) -> Iterator[Path]:
     """The Python environments in a dependency folder: itself, or its direct children (tox, nox)."""
     if (folder / "pyvenv.cfg").is_file():

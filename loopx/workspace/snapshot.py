@@ -2,7 +2,7 @@
 
 Ignored leftovers of the work tree are not in it, so they cannot make a check green; editable installs in the copied
 environments point at the copy (loops, "Where the agent works"). It lives in LoopX's own folder, is removed when the
-context ends, and writing in it never reaches the project.
+context ends (a large one is kept for the next time, see `kept_copy`), and writing in it never reaches the project.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from loopx.control_plane.errors import StoreError
-from loopx.workspace import copytree, dependencies, editable, git, restore, tree
+from loopx.workspace import copytree, dependencies, editable, git, kept_copy, restore, tree
 from loopx.workspace.repository import Kind, Repository, writing_state
 
 _SCRATCH_AGE_S = 24 * 3600
@@ -54,13 +54,8 @@ def materialize(
     """
     tree.require_tree(repo, tree_hash)
     names = dependencies.detect(repo) if dependency_dirs is None else dependencies.named(repo, dependency_dirs)
-    with _place(repo.state_dir) as place:
-        index = place.with_suffix(".index")
-        try:
-            restore.check_out(repo, tree_hash, place, index)
-            missing = _fill_submodules(repo, place, index)
-        finally:
-            index.unlink(missing_ok=True)
+    sweep(repo.state_dir)
+    with _filled(repo, tree_hash, names) as (place, missing):
         before = dependencies.manifest(repo.root, names)
         rewritten = [changed for name in names for changed in _copy_dependency(repo, name, place)]
         if with_git and repo.kind is Kind.GIT:
@@ -76,9 +71,35 @@ def materialize(
         )
 
 
+@contextlib.contextmanager
+def _filled(repo: Repository, tree_hash: str, dependency_dirs: Sequence[str]) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """A folder that holds exactly the tree, and the submodules that could not be filled."""
+    with kept_copy.claimed(repo, dependency_dirs) as kept:
+        if kept is None:
+            with _place(repo.state_dir) as place:
+                index = place.with_suffix(".index")
+                try:
+                    restore.check_out(repo, tree_hash, place, index)
+                    missing = _fill_submodules(repo, place, index)[0]
+                finally:
+                    index.unlink(missing_ok=True)
+                yield place, missing
+            return
+        try:
+            if not kept.bring_to(repo, tree_hash):
+                restore.check_out(repo, tree_hash, kept.place, kept.index)
+            missing, has_submodules = _fill_submodules(repo, kept.place, kept.index)
+        except BaseException:
+            kept.spoil()
+            raise
+        if has_submodules:
+            kept.spoil()  # git does not look into them
+        yield kept.place, missing
+
+
 def sweep(state_dir: Path) -> tuple[str, ...]:
     """Remove snapshots and scratch files that a killed process left behind; what was removed, sorted."""
-    removed: list[str] = []
+    removed: list[str] = [*kept_copy.sweep(state_dir)]
     for lock in sorted((state_dir / "snapshots").glob("*.lock")):
         with contextlib.suppress(OSError), lock.open("rb") as held:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,13 +145,14 @@ def _copy_dependency(repo: Repository, name: str, place: Path) -> list[str]:
         raise StoreError("copy_failed", f"cannot copy {name}: {failed}", hint="Free some space.") from failed
 
 
-def _fill_submodules(repo: Repository, place: Path, index: Path) -> tuple[str, ...]:
-    """Check out each submodule's recorded commit from the repository that the work tree has for it."""
-    missing: list[str] = []
-    for entry in tree.index_entries(repo, index):
-        if entry.mode == tree.GITLINK_MODE and not _fill(repo.root / entry.path, entry.blob, place / entry.path):
-            missing.append(entry.path)
-    return tuple(missing)
+def _fill_submodules(repo: Repository, place: Path, index: Path) -> tuple[tuple[str, ...], bool]:
+    """Check out each submodule's recorded commit from the repository that the work tree has for it.
+
+    The ones that are not here, and whether there is any at all.
+    """
+    links = tree.submodules(repo, index)
+    missing = [entry.path for entry in links if not _fill(repo.root / entry.path, entry.blob, place / entry.path)]
+    return tuple(missing), bool(links)
 
 
 def _fill(source: Path, commit: str, target: Path) -> bool:

@@ -170,9 +170,12 @@ def _missing(tree_hash: str) -> NotFoundError:
     )
 
 
-def index_entries(repo: Repository, index: Path, *extra: str) -> tuple[TreeEntry, ...]:
-    """What an index lists (unmerged paths appear once per stage)."""
-    return tuple(_entries(repo.git("ls-files", "-s", "-z", *extra, index=index).items))
+def submodules(repo: Repository, index: Path) -> tuple[TreeEntry, ...]:
+    """The submodules that an index lists."""
+    listed = repo.git("ls-files", "-s", "-z", index=index).stdout
+    if not _links_among(listed):
+        return ()
+    return tuple(entry for entry in _entries(listed.removesuffix(b"\0").split(b"\0")) if entry.mode == GITLINK_MODE)
 
 
 def is_own(path: bytes) -> bool:

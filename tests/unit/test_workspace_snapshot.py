@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from loopx.control_plane.errors import NotFoundError, UsageError
-from loopx.workspace import copytree, dependencies, editable, snapshot, tree
+from loopx.workspace import copytree, dependencies, editable, kept_copy, snapshot, tree
 from loopx.workspace.repository import Repository
 from tests.unit.workspace_helpers import git, new_repository, opened, write
 
@@ -305,6 +306,122 @@ def test_what_a_killed_process_left_is_swept_and_a_living_one_is_not(tmp_path: P
     subprocess.run([sys.executable, "-c", program, str(root), str(tmp_path / "state"), here], check=False)
     (left,) = (path for path in (tmp_path / "state/snapshots").iterdir() if path.is_dir())
     with snapshot.materialize(repo, here) as living:
-        assert snapshot.sweep(tmp_path / "state") == (str(left),)
-        assert not left.exists() and (living.path / "src/app.py").exists()
+        assert not left.exists()
+        assert snapshot.sweep(tmp_path / "state") == ()
+        assert (living.path / "src/app.py").exists()
     assert snapshot.sweep(tmp_path / "state") == ()
+
+
+def everything_below(top: Path) -> dict[str, tuple[int, bytes]]:
+    """Each file, link and folder with its mode and content."""
+    found = {}
+    for path in sorted(top.rglob("*")):
+        name = str(path.relative_to(top))
+        if name.split("/")[0] != ".git":
+            content = (
+                os.fsencode(path.readlink()) if path.is_symlink() else b"/" if path.is_dir() else path.read_bytes()
+            )
+            found[name] = (path.lstat().st_mode, content)
+    return found
+
+
+def spoil_a_copy(place: Path) -> None:
+    """What a check may do to the copy that it runs in: files, links, modes, folders, and time stamps that lie."""
+    changed = place / "src/app.py"
+    stamp = changed.stat()
+    changed.write_bytes(b"X" * stamp.st_size)
+    os.utime(changed, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    (place / "gone.py").unlink()
+    (place / "kind").unlink()
+    (place / "kind").mkdir()
+    (place / "kind/inner").write_text("x")
+    shutil.rmtree(place / "folder")
+    (place / "folder").symlink_to("/usr")
+    (place / "run.sh").chmod(0o644)
+    (place / "empty/deeper").mkdir(parents=True)
+    (place / "nested/.git").mkdir(parents=True)
+    (place / "nested/.git/HEAD").write_text("ref: refs/heads/main")
+    write(place, {"left over": "x", "__pycache__/app.pyc": "x", "src/new.py": "x", ".git/info/exclude": "left over"})
+
+
+def test_a_large_copy_is_kept_and_is_exactly_the_tree_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_copy, "KEEP_FROM", 1)
+    root = project(tmp_path)
+    (root / "Cargo.toml").unlink()
+    write(root, {"gone.py": "g", "kind": "file", "folder/a": "a", "folder/b": "b", "run.sh": "#!/bin/sh\n"})
+    write(root, {"node_modules/m/x.js": "1"})
+    (root / "run.sh").chmod(0o755)
+    repo = opened(root, tmp_path)
+    first = capture(repo)
+    with snapshot.materialize(repo, first) as made:
+        place = made.path
+        inode = (place / "folder/a").stat().st_ino
+        wanted = everything_below(place)
+        with snapshot.materialize(repo, first) as beside:
+            assert beside.path != place
+            assert everything_below(beside.path) == wanted
+        spoil_a_copy(place)
+    with snapshot.materialize(repo, first) as made:
+        assert made.path == place and everything_below(place) == wanted
+
+    write(root, {"folder/b": "other", "more/c": "c", "kind": "longer than before"})
+    (root / "gone.py").unlink()
+    second = capture(repo)
+    with snapshot.materialize(repo, second) as made:
+        assert made.path == place
+        assert files_below(place) == files_below(root) - {".git", "Cargo.toml"}
+        assert (place / "folder/b").read_text() == "other" and not (place / "gone.py").exists()
+        assert (place / "more/c").stat().st_ino != inode
+
+
+@pytest.mark.parametrize("doubt", ["attributes", "settings", "blind", "folder mode", "index", "killed"])
+def test_a_kept_copy_in_doubt_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doubt: str) -> None:
+    monkeypatch.setattr(kept_copy, "KEEP_FROM", 1)
+    root = project(tmp_path, {"folder/a.txt": "a\n"})
+    (root / "Cargo.toml").unlink()
+    repo = opened(root, tmp_path)
+    here = capture(repo)
+    state = tmp_path / "state/snapshots"
+    with snapshot.materialize(repo, here) as made:
+        place = made.path
+    wanted = everything_below(place)
+    (place / "folder/a.txt").write_text("b\n")
+    match doubt:
+        case "attributes":
+            write(root, {".gitattributes": "*.txt eol=crlf\n"})
+            here = capture(repo)
+        case "settings":
+            git(root, "config", "core.eol", "crlf")
+            git(root, "config", "core.autocrlf", "true")
+        case "blind":
+            repo.git("update-index", "--assume-unchanged", "folder/a.txt", index=state / "kept.index", work_tree=place)
+        case "folder mode":
+            (place / "folder").chmod(0o700)
+        case "index":
+            (state / "kept.index").write_bytes(b"no index")
+        case "killed":
+            (state / "kept.facts").unlink()
+    with snapshot.materialize(repo, here) as made:
+        ends = "a\r\n" if doubt in {"attributes", "settings"} else "a\n"
+        assert (made.path / "folder/a.txt").read_bytes() == ends.encode()
+        if ends == "a\n":
+            assert everything_below(made.path) == wanted
+
+
+def test_build_caches_and_submodules_and_age_end_a_kept_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_copy, "KEEP_FROM", 1)
+    root = project(tmp_path)
+    write(root, {"target/debug/x": "1"})
+    repo = opened(root, tmp_path)
+    here = capture(repo)
+    with snapshot.materialize(repo, here) as made:
+        assert made.path.name != "kept"
+    with snapshot.materialize(repo, here, dependency_dirs=()) as made:
+        assert made.path.name == "kept"
+    held = tmp_path / "state/snapshots/kept.held"
+    assert snapshot.sweep(tmp_path / "state") == ()
+    os.utime(held, (0, 0))
+    assert snapshot.sweep(tmp_path / "state") == (str(made.path),)
+    assert not made.path.exists()
