@@ -94,6 +94,7 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         return _dispatch(context, words)
     except base.LoopXError as error:
+        context.refused(words, error)
         return context.fail(error)
     except BrokenPipeError:
         base.close_quietly()

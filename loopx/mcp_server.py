@@ -109,33 +109,33 @@ class Tools:
     def caller(self) -> TurnCaller:
         """The agent behind the token.
 
-        Raises UsageError (`token_refused`, `token_foreign`). A token of another turn than this program's own is
-        refused and put on record.
+        Raises UsageError (`token_refused`, or `token_foreign` for that of another turn than this program's own).
         """
         caller = agent_service.by_token(self.store, self._token)
         if self._turn_key and caller.turn_key != self._turn_key:
-            error = UsageError(
+            raise UsageError(
                 "token_foreign", "this token belongs to another turn", hint="use the token that the turn was given"
             )
-            agent_service.refuse(self.store, caller, "token", error)
-            raise error
         return caller
 
     def call(self, name: str, arguments: dict[str, Any] | None) -> msgspec.Struct:
         """Run one tool. Raises LoopXError for every refusal."""
+        caller = self.caller()
+        try:
+            return self._run(caller, name, arguments)
+        except LoopXError as error:
+            agent_service.refuse(self.store, caller, name, error)
+            raise
+
+    def _run(self, caller: TurnCaller, name: str, arguments: dict[str, Any] | None) -> msgspec.Struct:
         tool = BY_NAME.get(name)
         if tool is None:
             raise NotFoundError("tool_unknown", f"no tool {name!r}", hint=f"tools: {', '.join(BY_NAME)}")
-        caller = self.caller()
         try:
             given = msgspec.convert(arguments or {}, tool.arguments)
         except msgspec.ValidationError as error:
             raise UsageError("arguments_invalid", f"{name}: {error}", hint="see the tool's schema") from error
-        try:
-            return tool.run(self, caller, given)
-        except LoopXError as error:
-            agent_service.refuse(self.store, caller, name, error)
-            raise
+        return tool.run(self, caller, given)
 
 
 def _get_turn(tools: Tools, caller: TurnCaller, given: Nothing) -> msgspec.Struct:

@@ -7,6 +7,7 @@ here or in any command: they call runtime and store, and print.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -118,10 +119,22 @@ class Context:
             print(error_text(error), file=sys.stderr)
         return error.exit_code
 
+    def refused(self, words: Sequence[str], error: LoopXError) -> None:
+        """Put on record that an agent was refused; a person's own mistakes are nobody's business."""
+        token = os.environ.get(TOKEN_VARIABLE)
+        if not token and error.code != "person_only":
+            return
+        from loopx.runtime import refusals
+
+        with contextlib.suppress(LoopXError):
+            refusals.record(self.session().store, token, " ".join(words[:2]), error)
+        self.close()
+
     def caller(self) -> Caller | None:
         """The agent whose token this process carries; None for a person.
 
-        Raises UsageError (`token_refused`) for a token of no open turn.
+        Raises UsageError: `token_refused` for a token of no open turn, `token_foreign` for that of another turn than
+        the one from whose host this process was started.
         """
         token = os.environ.get(TOKEN_VARIABLE)
         if not token:
@@ -135,6 +148,9 @@ class Context:
             raise UsageError(
                 "token_refused", "the turn of this token is over, or never was", hint="a token dies with its turn"
             )
+        from loopx.runtime import refusals
+
+        refusals.require_own_token(self.session().store, row["turn_key"])
         return Caller(turn_key=row["turn_key"], goal_id=row["goal_id"], agent_id=row["agent_id"])
 
     def require_person(self, verb: str) -> str:
@@ -184,6 +200,7 @@ class Context:
     def close(self) -> None:
         if self._session is not None:
             self._session.close()
+            self._session = None
 
 
 def split_globals(words: list[str]) -> tuple[Context, list[str]]:

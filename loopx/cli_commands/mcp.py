@@ -26,6 +26,8 @@ def _run(context: Context, args: argparse.Namespace) -> int:
     from loopx.mcp_server import Tools, serve
 
     session = context.session()
+    # Whoever starts it inside a host serves that host's turn, and no other.
+    context.caller()
     serve(Tools(session.store, session.project, token, os.environ.get("LOOPX_TURN_KEY")))
     return 0
 

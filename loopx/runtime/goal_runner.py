@@ -22,11 +22,10 @@ from loopx.control_plane.goal import CLOSED_GOAL_STATES, GoalDefinition, GoalSta
 from loopx.control_plane.ids import AgentId, GoalId, TurnKey
 from loopx.control_plane.ports import Clock, CloseoutPort
 from loopx.control_plane.quota.rules import Rule
-from loopx.control_plane.turn_driver.journal import GateDraft, Turn, TurnJournal, TurnState
+from loopx.control_plane.turn_driver.journal import Turn, TurnJournal, TurnState
 from loopx.control_plane.turn_driver.loop_controller import LoopDecision, LoopDisposition, TurnBudget
 from loopx.control_plane.turn_driver.settlement import DEFAULT_BOUNDARIES
 from loopx.control_plane.turn_driver.transaction import LoopXTurnPhase, LoopXTurnResultKind
-from loopx.control_plane.work_items.gate import GateKind
 from loopx.loops.deadline import Deadline
 from loopx.runtime import after_run, capabilities, goal_work, run_guard, summaries
 from loopx.runtime.clock import Throttle
@@ -35,9 +34,9 @@ from loopx.runtime.engine_watch import EngineWatch, Refusal
 from loopx.runtime.engines import EngineDesk, Picked
 from loopx.runtime.progress import Disposed, GoalOpened, Observer, RunEnded, Slept, Waiting
 from loopx.runtime.project import Project
-from loopx.runtime.stuck import ask_if_in_vain
+from loopx.runtime.stuck import ask_breaker, ask_if_in_vain
 from loopx.runtime.turn_runner import TurnPlan, TurnRunner
-from loopx.store import gates, goals
+from loopx.store import goals
 from loopx.store.store import Store
 
 MAX_REFUSALS = 3
@@ -380,20 +379,9 @@ class GoalRunner:
         """A person is needed: make sure that there is a question, and end the run."""
         decision = plan.decision
         if decision.rule is Rule.REPLAN_IN_VAIN:
-            self._ask_breaker()
+            ask_breaker(self._store, self._goal_id)
         exit_code = 12 if decision.rule is Rule.ABSOLUTE_CAP else 11
         return _End(disposition=LoopDisposition.USER_ACTION_REQUIRED, exit_code=exit_code, reason=decision.reason)
-
-    def _ask_breaker(self) -> None:
-        goal = self._runner.work().goal
-        draft = GateDraft(
-            kind=GateKind.BREAKER,
-            question="no_progress",
-            dedupe_key="breaker",
-            options=("continue", "stop"),
-        )
-        with self._store.write() as tx:
-            gates.ask(tx, goal.goal_id, self._store.ids.new("g"), draft, self._store.now_ms())
 
     def _capability(self, plan: TurnPlan) -> _End | None:
         from loopx.runtime.capability_run import RunState, run_granted

@@ -6,6 +6,7 @@ replan did not free becomes a question about going on. It asks and decides nothi
 
 from __future__ import annotations
 
+from loopx.control_plane.ids import GoalId
 from loopx.control_plane.turn_driver.journal import GateDraft
 from loopx.control_plane.work_items.gate import GateKind
 from loopx.control_plane.work_items.todo import TaskClass, Todo, TodoStatus
@@ -15,8 +16,16 @@ from loopx.store import gates, goals, todos
 from loopx.store.connection import Tx
 from loopx.store.store import Store
 
+NO_PROGRESS = "no_progress"
 BLOCKED_QUESTION = "blocked_todo"
 _LOOKED_AT = 50
+
+
+def ask_breaker(store: Store, goal_id: str) -> None:
+    """Ask whether to go on although nothing moves; asked once, however often it comes up."""
+    draft = GateDraft(kind=GateKind.BREAKER, question=NO_PROGRESS, dedupe_key="breaker", options=(CONTINUE, STOP))
+    with store.write() as tx:
+        gates.ask(tx, GoalId(goal_id), store.ids.new("g"), draft, store.now_ms())
 
 
 def ask_if_in_vain(store: Store, goal_id: str) -> bool:
@@ -24,20 +33,42 @@ def ask_if_in_vain(store: Store, goal_id: str) -> bool:
     now = store.now_ms()
     with store.write() as tx:
         row = goals.row_of(tx, goal_id)
-        every = [todo for todo in todos.unended(tx, goal_id, _LOOKED_AT) if todo.task_class is not TaskClass.MONITOR]
-        ahead = {todo.todo_id for todo in every}
-        # What waits for another open todo is not what holds the goal up.
-        left = [todo for todo in every if not ahead.intersection(todo.depends_on)]
-        reviews = [todo for todo in left if todo.task_class is TaskClass.REVIEW and todo.status is TodoStatus.OPEN]
+        # What time alone has ended holds nothing up, and is written down before anybody is asked about it.
+        todos.wake_due(tx, goal_id, now)
+        gates.expire_due(tx, goal_id, now)
+        left = _holding_up(todos.unended(tx, goal_id, _LOOKED_AT))
+        persons = [todo for todo in left if _is_for_a_person(todo)]
+        if persons and len(persons) == len(left):
+            return _ask(tx, store, persons[0], _by_a_person(persons[0]), now)
         blocked = [todo for todo in left if todo.status is TodoStatus.BLOCKED and todo.wake is None]
-        if reviews and len(reviews) == len(left):
-            return _ask(tx, store, reviews[0], _review(reviews[0]), now)
-        if row["replan_tried"] and blocked:
-            return _ask(tx, store, blocked[0], _about_blocked(blocked[0]), now)
+        if row["replan_tried"] and (blocked or persons):
+            first = blocked[0] if blocked else persons[0]
+            return _ask(tx, store, first, _about_blocked(first) if blocked else _by_a_person(first), now)
     return False
 
 
-def _review(todo: Todo) -> GateDraft:
+def _holding_up(every: tuple[Todo, ...]) -> list[Todo]:
+    """What others wait for, and not what itself waits for another open todo, or only watches."""
+    ahead = {todo.todo_id for todo in every}
+    return [
+        todo
+        for todo in every
+        if not ahead.intersection(todo.depends_on)
+        and not (todo.wake is not None and todo.wake.todo_id in ahead)
+        and (todo.task_class is not TaskClass.MONITOR or todo.status is TodoStatus.BLOCKED)
+    ]
+
+
+def _is_for_a_person(todo: Todo) -> bool:
+    """A review that nobody here may do, or a person's todo that nobody was asked about (it was opened again).
+
+    A claim on one is over: a live one would be waited for.
+    """
+    person = todo.task_class in (TaskClass.REVIEW, TaskClass.USER)
+    return person and todo.status in (TodoStatus.OPEN, TodoStatus.CLAIMED)
+
+
+def _by_a_person(todo: Todo) -> GateDraft:
     return GateDraft(
         kind=GateKind.QUESTION,
         question=todo.title,

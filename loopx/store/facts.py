@@ -83,7 +83,7 @@ def _ref(row: Row | None) -> TodoRef | None:
 
 def _blocked_wake(tx: Tx, goal_id: str, now_ms: int) -> int | None:
     instants = [
-        tx.number("todos.wake_at", goal_id=goal_id),
+        tx.number("todos.wake_at", goal_id=goal_id, now_ms=now_ms),
         tx.number("todos.claims_end_at", goal_id=goal_id, now_ms=now_ms),
         tx.number("todos.monitor_next", goal_id=goal_id),
     ]

@@ -67,7 +67,7 @@ def _one(tx: Tx, goal_id: str, agent_id: str, now_ms: int) -> list[Row]:
     found = [
         tx.one("todos.ready", goal_id=goal_id, agent_id=agent_id),
         tx.one("todos.woken", goal_id=goal_id, agent_id=agent_id, now_ms=now_ms),
-        *_past_their_gates(tx, goal_id, now_ms),
+        *_past_their_gates(tx, goal_id, agent_id, now_ms),
     ]
     return sorted((row for row in found if row is not None), key=_urgency)[:1]
 
@@ -77,18 +77,21 @@ def _others(tx: Tx, goal_id: str, agent_id: str, now_ms: int) -> list[Row]:
     found = [
         *tx.all("todos.ready_page", goal_id=goal_id, agent_id=agent_id, limit=_CANDIDATES),
         tx.one("todos.woken", goal_id=goal_id, agent_id=agent_id, now_ms=now_ms),
-        *_past_their_gates(tx, goal_id, now_ms),
+        *_past_their_gates(tx, goal_id, agent_id, now_ms),
     ]
     return sorted((row for row in found if row is not None), key=_urgency)
 
 
-def _past_their_gates(tx: Tx, goal_id: str, now_ms: int) -> list[Row | None]:
-    """Open todos of which every gate has expired."""
+def _past_their_gates(tx: Tx, goal_id: str, agent_id: str, now_ms: int) -> list[Row | None]:
+    """Todos that nothing holds back any more: every gate of theirs has expired."""
     expired: dict[str, int] = {}
     for gate in tx.all("gates.expired", goal_id=goal_id, now_ms=now_ms):
         for todo_id in load(gate["todos"], tuple[str, ...]):
             expired[todo_id] = expired.get(todo_id, 0) + 1
-    return [tx.one("todos.gated_only", todo_id=todo_id, gates=count) for todo_id, count in expired.items()]
+    return [
+        tx.one("todos.gated_only", todo_id=todo_id, gates=count, agent_id=agent_id, now_ms=now_ms)
+        for todo_id, count in expired.items()
+    ]
 
 
 def _urgency(row: Row) -> tuple[int, str]:

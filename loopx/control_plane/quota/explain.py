@@ -195,7 +195,8 @@ def _commands(facts: GoalFacts, rule: Rule) -> tuple[Change, ...]:
         return _window_raises(facts, goal)
     if rule in (Rule.GATE_BLOCKS, Rule.GATE_LEFT, Rule.REPLAN_IN_VAIN):
         answers = tuple(_command("gate", "answer", str(gate.gate_id), "ANSWER") for gate in facts.gates)
-        return answers or (_command("gate", "list", goal),)
+        # What is not asked yet is asked by the next run.
+        return answers or (_command("run", goal),)
     if rule is Rule.BLOCKED_WITH_WAKE and facts.held is not None:
         return (_command("todo", "release", str(facts.held.by_todo)),)
     if rule in (Rule.BLOCKED_WITH_WAKE, Rule.NOTHING_LEFT):

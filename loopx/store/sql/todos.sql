@@ -44,10 +44,14 @@ WHERE goal_id = :goal_id AND status IN ('blocked', 'deferred') AND wake_kind = '
 ORDER BY priority DESC, todo_id LIMIT 1;
 
 -- name: gated_only
--- An open todo that nothing but so many gates holds back.
-SELECT todo_id, title, priority, write_scope FROM todos
-WHERE todo_id = :todo_id AND status = 'open' AND open_deps = 0 AND open_gates = :gates
-  AND task_class IN ('advancement', 'review');
+-- A todo that nothing but so many gates holds back from this agent: open, woken, or claimed by nobody else.
+SELECT t.todo_id, t.title, t.priority, t.write_scope FROM todos t LEFT JOIN leases l ON l.resource = 'todo:' || t.todo_id
+WHERE t.todo_id = :todo_id AND t.open_deps = 0 AND t.open_gates = :gates AND t.task_class IN ('advancement', 'review')
+  AND (t.status = 'open'
+    OR (t.status IN ('blocked', 'deferred') AND t.wake_kind = 'instant' AND t.wake_at_ms <= :now_ms)
+    OR (t.status = 'claimed'
+      AND (t.claimed_by = :agent_id OR l.resource IS NULL OR l.expires_at_ms <= :now_ms)))
+  AND (t.reviews IS NULL OR NOT EXISTS (SELECT 1 FROM todos d WHERE d.todo_id = t.reviews AND d.done_by = :agent_id));
 
 -- name: any_ready_gated
 SELECT EXISTS (SELECT 1 FROM todos INDEXED BY todos_gated
@@ -64,8 +68,9 @@ SELECT EXISTS (SELECT 1 FROM todos WHERE goal_id = :goal_id
   AND status <> 'done' AND status <> 'superseded' AND todo_id <> :todo_id);
 
 -- name: wake_at
+-- When the next sleeping todo wakes, or is looked at; an instant that has come keeps nothing asleep.
 SELECT MIN(wake_at_ms) FROM todos WHERE goal_id = :goal_id AND status IN ('blocked', 'deferred')
-  AND wake_at_ms IS NOT NULL;
+  AND wake_at_ms IS NOT NULL AND (wake_kind = 'probe' OR wake_at_ms > :now_ms);
 
 -- name: any_without_wake
 SELECT EXISTS (SELECT 1 FROM todos WHERE goal_id = :goal_id AND status IN ('blocked', 'deferred')
@@ -120,9 +125,9 @@ UPDATE todos SET updated_at_ms = :now_ms, open_deps = (
 WHERE todo_id IN (SELECT todo_id FROM todo_deps WHERE depends_on = :todo_id);
 
 -- name: wake_by_todo
--- Todos that were deferred until this one is done.
+-- Todos that were deferred or blocked until this one is done.
 UPDATE todos SET status = 'open', wake_kind = NULL, wake_todo = NULL, wake = NULL, updated_at_ms = :now_ms
-WHERE goal_id = :goal_id AND status = 'deferred' AND wake_kind = 'todo_done' AND wake_todo = :todo_id
+WHERE goal_id = :goal_id AND status IN ('deferred', 'blocked') AND wake_kind = 'todo_done' AND wake_todo = :todo_id
 RETURNING todo_id;
 
 -- name: any_wake_due
