@@ -17,7 +17,7 @@ from loopx.control_plane.effect_program import effect_ref
 from loopx.control_plane.errors import StoreError
 from loopx.control_plane.turn_driver.transaction import PHASES, LoopXTurnPhase, TurnStep
 from loopx.hosts import identity, procs, runfiles
-from loopx.runtime import backups, machine, space
+from loopx.runtime import backups, machine, space, tree_health
 from loopx.runtime import owner as owners
 from loopx.runtime.project import Project
 from loopx.runtime.turn_service import recovery_of
@@ -74,6 +74,7 @@ class Code(enum.StrEnum):
     SETTINGS = "settings"
     FOREIGN_FOLDER = "foreign_folder"
     MACHINE_CAP = "machine_cap"
+    TREE_UNUSABLE = "tree_unusable"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +125,9 @@ def surroundings(project: Project) -> list[Finding]:
                 ("loopx", "import", ".loopx"),
             )
         )
+    broken = tree_health.trouble(project.root)
+    if broken is not None:
+        found.append(_bad(Code.TREE_UNUSABLE, project.root, broken))
     return found + list(_machine_cap()) + list(_leftover_files(project))
 
 

@@ -11,6 +11,7 @@ from loopx.control_plane.quota import decision as decisions
 from loopx.control_plane.quota.facts import GoalFacts
 from loopx.runtime.machine import heed_cap
 from loopx.runtime.space import heed_floor
+from loopx.runtime.tree_health import heed_tree
 from loopx.store import facts
 from loopx.store.connection import Tx
 from loopx.store.store import Store
@@ -18,7 +19,8 @@ from loopx.store.store import Store
 
 def read_facts(store: Store, tx: Tx, goal_id: str, agent_id: AgentId) -> GoalFacts:
     """The facts in the snapshot of `tx`. Raises NotFoundError (`goal_unknown`)."""
-    return heed_cap(heed_floor(facts.read(tx, goal_id, agent_id, store.now_ms()), store.path))
+    seen = facts.read(tx, goal_id, agent_id, store.now_ms())
+    return heed_cap(heed_floor(heed_tree(seen, tx), store.path))
 
 
 def decide(store: Store, goal_id: str, agent_id: AgentId) -> decisions.QuotaDecision:

@@ -388,10 +388,10 @@ def _existing(tx: Tx, goal_id: str, claims: tuple[Claim, ...]) -> tuple[str, ...
     return tuple(found) if len(found) == len(wanted) else ()
 
 
-def goal_todo(store: Store, work: GoalWork) -> Todo:
+def goal_todo(store: Store, work: GoalWork, todo_id: TodoId | None = None) -> Todo:
     """The todo that stands for the goal itself."""
     return Todo(
-        todo_id=TodoId(store.ids.new("td")),
+        todo_id=todo_id or TodoId(store.ids.new("td")),
         goal_id=work.goal_id,
         title=work.goal.definition.objective,
         reason=GOAL_ITSELF,

@@ -13,10 +13,10 @@ import msgspec
 
 from loopx.control_plane.effect_program import effect_ref, turn_key
 from loopx.control_plane.errors import ConflictError, LoopXError, NotFoundError, StoreError, UsageError
-from loopx.control_plane.ids import AgentId, EffectRef, Epoch, GoalId, TurnKey
+from loopx.control_plane.ids import AgentId, EffectRef, Epoch, GoalId, TodoId, TurnKey
 from loopx.control_plane.ports import CloseoutPort
 from loopx.control_plane.quota import decision as decisions
-from loopx.control_plane.quota.facts import GoalFacts
+from loopx.control_plane.quota.facts import GoalFacts, TodoRef
 from loopx.control_plane.quota.turn_envelope import (
     EnvelopeScheduler,
     TurnEnvelope,
@@ -129,7 +129,7 @@ class TurnRunner:
             definition = goals.definition_of(tx, self._goal_id, facts.revision)
             schedule = schedules.get(tx, self._goal_id)
             envelope = envelope_from_decision(
-                decision,
+                self._with_subject(decision, definition.objective),
                 boundary=definition.boundary,
                 scheduler=EnvelopeScheduler(
                     owner=schedule.owner, revision=schedule.revision, wake_after_ms=decision.wake_after_ms
@@ -158,8 +158,20 @@ class TurnRunner:
             event_seq=seen,
         )
 
+    def _with_subject(self, decision: decisions.QuotaDecision, objective: str) -> decisions.QuotaDecision:
+        """Where the goal itself is the work, the envelope names the todo that the turn's start makes for it."""
+        if decision.rule is not decisions.Rule.GOAL_IS_THE_WORK:
+            return decision
+        todo = TodoRef(todo_id=TodoId(self._store.ids.new("td")), title=objective)
+        return msgspec.structs.replace(decision, selected_todo=todo)
+
     def _last_turn(self, tx: Tx, decision: decisions.QuotaDecision, facts: GoalFacts) -> Turn | None:
-        """The selected todo's last turn, until its obligation is discharged (contracts, section 6)."""
+        """The selected todo's last turn, until its obligation is discharged (contracts, section 6).
+
+        None while nothing may run: a failure is repaired when there is a slot and a budget for it, and keeps till then.
+        """
+        if not decision.should_run:
+            return None
         selected = decision.selected_todo
         last = turns.last_of_todo(tx, selected.todo_id) if selected is not None else None
         if last is None or _is_discharged(last, facts):
@@ -201,7 +213,10 @@ class TurnRunner:
         token = self._store.ids.secret()
         purpose = PURPOSE[disposition]
         selected = plan.decision.selected_todo if purpose is not TurnPurpose.REPLAN else None
-        new_todo = goal_todo(self._store, work) if selected is None and purpose is not TurnPurpose.REPLAN else None
+        named = plan.envelope.action.selected_todo
+        made_id = named.todo_id if named is not None else None
+        makes = selected is None and purpose is not TurnPurpose.REPLAN
+        new_todo = goal_todo(self._store, work, made_id) if makes else None
         request = turns.StartTurn(
             turn_key=turn_key(work.goal_id, self._agent_id, self._store.ids.secret()),
             goal_id=work.goal_id,

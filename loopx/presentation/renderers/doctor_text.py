@@ -37,6 +37,7 @@ CODES: Mapping[str, str] = {
     "sqlite_race": "this SQLite has a known race, which LoopX steps around",
     "settings": "a setting of the store is not what it must be",
     "foreign_folder": "another program's folder",
+    "tree_unusable": "the work tree is missing, or in the middle of a git operation",
     "machine_cap": "a cap on the launches of this machine",
 }
 
