@@ -61,6 +61,11 @@ def test_a_new_plan_is_shown_and_waits_and_yes_carries_it_out_whole(cli: Cli) ->
     assert cli.loopx("run", "fg", "--no-wait").code == 0
     kinds = [event["kind"] for event in cli.ok("log", "fg", "--limit", "500")["events"]]
     assert kinds.count("replan_applied") == 1
+    told = cli.ok("log", "fg", "--replay")
+    assert (told["differences"], told["broken_link"]) == ([], None)
+    assert told["todos"] == {todo["todo_id"]: todo["status"] for todo in cli.ok("todo", "list", "fg", "--all")["todos"]}
+    assert "the store says the same" in cli.loopx("log", "fg", "--replay").out
+    assert cli.loopx("log", "--replay", "--json").error["code"] == "goal_missing"
 
 
 def test_no_drops_it_whole_and_the_agent_hears_of_that(cli: Cli) -> None:

@@ -9,6 +9,7 @@ from loopx.presentation.renderers import words
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from loopx.runtime.history import Happened
+    from loopx.runtime.replaying import Replay
 
 KINDS: Mapping[str, str] = {
     "goal_created": "created",
@@ -29,6 +30,9 @@ KINDS: Mapping[str, str] = {
     "turn_reverted": "turn reverted",
     "host_ended": "agent ended",
     "files_restored": "files put back",
+    "replan_applied": "new plan confirmed",
+    "replan_dropped": "new plan dropped",
+    "agent_refused": "agent refused",
     "gate_asked": "asked",
     "gate_answered": "answered",
     "gate_expired": "question expired",
@@ -58,3 +62,16 @@ def event_line(event: Happened, now_ms: int, *, one_goal: bool) -> str:
     what = KINDS.get(event.kind, event.kind.replace("_", " "))
     details = [words.one_line(str(event.body[name]), 60) for name in _TELLING if event.body.get(name)]
     return f"  {words.clock(event.at_ms, now_ms):<12} {goal}{what:<22} {words.joined(details)}".rstrip()
+
+
+def replay_text(replay: Replay) -> str:
+    """What the events alone tell of todos, questions and capabilities, and whether the store says the same."""
+    lines = [f"  {words.count(replay.events, 'event')} of {replay.goal_id}"]
+    for noun, states in (("todo", replay.todos), ("question", replay.gates), ("capability", replay.capabilities)):
+        tally = {status: list(states.values()).count(status) for status in dict.fromkeys(states.values())}
+        if tally:
+            lines.append(f"    {noun:<12}{words.joined([f'{count} {status}' for status, count in tally.items()])}")
+    if replay.broken_link is not None:
+        lines.append(f"    the chain is broken at event {replay.broken_link}")
+    lines += [f"    {difference}" for difference in replay.differences]
+    return "\n".join([*lines, "    the store says the same" if replay.agrees else "    loopx doctor"])
