@@ -75,10 +75,15 @@ def reports_text(reports: Sequence[QuotaReport], now_ms: int) -> str:
     )
 
 
+def _scope(line: BudgetLine) -> str:
+    """`goal`, `turn`, or the length of a window."""
+    return line.budget.rpartition("/")[2]
+
+
 def budget_text(line: BudgetLine, now_ms: int) -> str:
     """One budget: its use, its pace, and when it ends at that pace."""
     unit = str(line.unit)
-    text = f"{amount_text(unit, line.used)} of {amount_text(unit, line.limit)} per {line.scope}"
+    text = f"{amount_text(unit, line.used)} of {amount_text(unit, line.limit)} per {_scope(line)}"
     if line.estimated:
         text += f" ({amount_text(unit, line.estimated)} estimated: the engine reported none)"
     if line.reserved:
@@ -120,7 +125,8 @@ def amount_text(unit: str, amount: int) -> str:
     if unit == "wall_ms":
         return words.duration(amount)
     name = unit.replace("_", " ")
-    return f"{words.short_number(amount)} {name.removesuffix('s') if amount == 1 else name}"
+    single = name.removesuffix("es" if name == "launches" else "s")
+    return f"{words.short_number(amount)} {single if amount == 1 else name}"
 
 
 def plan_text(lines: Iterable[PlanLine], now_ms: int) -> str:
