@@ -374,7 +374,7 @@ class StepWriter:
         self._becomes(state=TurnState.CLOSED, result_kind=kind, failed_phase=failed, ended_at_ms=self._now)
         meters.settle(self._tx, turn.goal_id, turn.turn_key, self._silence(), self._now)
         if turn.todo_id is not None:
-            todos.release(self._tx, turn.todo_id, self._now)
+            self._tx.run("todos.let_go", todo_id=turn.todo_id, agent_id=turn.agent_id, now_ms=self._now)
         self._leave_on_goal(kind, result)
         if turn.purpose is TurnPurpose.REPLAN and kind is LoopXTurnResultKind.REPLAN_REQUIRED:
             # It lets go of closed turns, and is one itself.
@@ -391,7 +391,7 @@ class StepWriter:
             },
         )
         if turn.todo_id is not None:
-            self._tx.run("leases.end", resource=f"todo:{turn.todo_id}")
+            self._tx.run("leases.end", resource=f"todo:{turn.todo_id}", owner=turn.agent_id)
         self._tx.run("leases.release", resource=self._fence.resource, epoch=self._fence.epoch)
 
     def _silence(self) -> Callable[[BudgetUnit], meters.Silence]:

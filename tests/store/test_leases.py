@@ -12,9 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopx.control_plane.errors import ConflictError
-from loopx.control_plane.ids import Epoch
-from loopx.control_plane.turn_driver.journal import Fence, HostEnded, HostReport
-from loopx.store import leases
+from loopx.control_plane.ids import AgentId, Epoch
+from loopx.control_plane.quota.facts import ContractState
+from loopx.control_plane.turn_driver.journal import (
+    Fence,
+    Finished,
+    HostEnded,
+    HostExecuted,
+    HostReport,
+    NextDue,
+    ResultTyped,
+    ScheduleAcked,
+    ScheduleApplied,
+    SlotSpent,
+    TurnResult,
+    Validated,
+    WrittenBack,
+)
+from loopx.control_plane.turn_driver.transaction import LoopXTurnResultKind
+from loopx.control_plane.work_items.lease import CLAIM_LEASE_MS, TURN_LEASE_MS
+from loopx.control_plane.work_items.todo import TodoStatus
+from loopx.runtime import todo_service
+from loopx.store import leases, todos, turns
 from loopx.store.connection import Connection
 from loopx.store.store import Store
 from tests.store.kit import START_MS, HandClock, add_todo, make_goal, open_store, start_turn
@@ -154,3 +173,24 @@ def test_of_eight_processes_one_gets_it(store: Store) -> None:
     for worker in workers:
         worker.join()
     assert [epoch for _, epoch in said if epoch is not None] == [1]
+
+
+def test_a_late_turn_takes_no_claim_from_the_agent_that_has_the_todo_by_now(store: Store, clock: HandClock) -> None:
+    goal = make_goal(store, todo=False)
+    todo_id = add_todo(store, goal)
+    journal, _ = start_turn(store, goal, todo_id)
+    clock.pass_ms(CLAIM_LEASE_MS + TURN_LEASE_MS)
+    todo_service.claim(store, goal, todo_id, AgentId("bob"))
+    key = journal.turn.turn_key
+    with store.write() as tx:
+        _, fence = turns.take_over(tx, key, "here/boot/2/2", store.now_ms())
+
+    report = HostReport(run_id=f"{key}.1", engine="command:true", end_kind="success", handed_over=True)
+    result = TurnResult(kind=LoopXTurnResultKind.VALIDATED_PROGRESS, contract=ContractState.RED)
+    store.commit(key, fence, (HostExecuted(report), ResultTyped(result), Validated(), WrittenBack(None), SlotSpent()))
+    store.commit(key, fence, (ScheduleApplied(NextDue()), ScheduleAcked(), Finished()))
+
+    with store.read() as tx:
+        todo, lease = todos.get(tx, todo_id), leases.get(tx, f"todo:{todo_id}")
+    assert (todo.status, todo.claimed_by) == (TodoStatus.CLAIMED, "bob")
+    assert lease is not None and (lease.owner, lease.expires_at_ms > store.now_ms()) == ("bob", True)

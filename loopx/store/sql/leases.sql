@@ -19,8 +19,8 @@ WHERE resource = :resource AND epoch = :epoch AND expires_at_ms > :now_ms;
 UPDATE leases SET expires_at_ms = 0 WHERE resource = :resource AND epoch = :epoch;
 
 -- name: end
--- The claim on a todo ends with the turn that worked on it, whoever renewed it last.
-UPDATE leases SET expires_at_ms = 0 WHERE resource = :resource;
+-- The claim on a todo ends with the turn that worked on it, unless another agent has it by now.
+UPDATE leases SET expires_at_ms = 0 WHERE resource = :resource AND owner = :owner;
 
 -- name: live
 SELECT * FROM leases WHERE expires_at_ms > :now_ms ORDER BY resource LIMIT :limit;

@@ -99,6 +99,11 @@ WHERE t.goal_id = :goal_id AND t.status = 'claimed' AND l.expires_at_ms > :now_m
 UPDATE todos SET status = 'open', claimed_by = NULL, updated_at_ms = :now_ms
 WHERE todo_id = :todo_id AND status = 'claimed';
 
+-- name: let_go
+-- What one agent claimed, unless another one has it by now.
+UPDATE todos SET status = 'open', claimed_by = NULL, updated_at_ms = :now_ms
+WHERE todo_id = :todo_id AND status = 'claimed' AND claimed_by = :agent_id;
+
 -- name: finish
 UPDATE todos SET status = 'done', done_by = :agent_id, claimed_by = NULL, continuation = :continuation,
   continuation_kind = :continuation_kind,
