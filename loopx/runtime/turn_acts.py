@@ -105,7 +105,7 @@ def run_once(
         spent_slots=turn.slots if turn is not None else 0,
         checks=ended.checks,
         failure=ended.failure,
-        reason=turn.reason if turn is not None and ended.reason == TURN_LIMIT else ended.reason,
+        reason=turn.reason if turn is not None and _only_bounded(ended, turn) else ended.reason,
         exit_code=_once_exit(ended, turn),
         goal_state=ended.goal_state,
         turn=turn,
@@ -119,9 +119,14 @@ def _next(session: Session, goal_id: str, agent_id: AgentId) -> str:
     return str(runner.plan(TurnBudget(limit=1, used=0)).disposition or LoopDisposition.WAIT)
 
 
+def _only_bounded(ended: RunEnded, turn: TurnEnded | None) -> bool:
+    """Whether the run ended only because its one turn was taken; that the next may not start yet is no other end."""
+    return ended.reason == TURN_LIMIT or (turn is not None and ended.exit_code == 10)
+
+
 def _once_exit(ended: RunEnded, turn: TurnEnded | None) -> int:
     """A run that ended only because it was bounded to one turn is judged by that turn."""
-    if ended.reason != TURN_LIMIT:
+    if not _only_bounded(ended, turn):
         return ended.exit_code
     return exit_of(turn.result_kind) if turn is not None else 0
 
