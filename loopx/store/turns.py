@@ -126,7 +126,13 @@ def start(tx: Tx, request: StartTurn, now_ms: int) -> tuple[TurnJournal, Fence]:
         definition = goals.definition_of(tx, request.goal_id, row["revision"])
         meters.reserve(tx, request.goal_id, request.turn_key, definition.budgets, now_ms)
     tx.run("meters.reserve", turn_key=request.turn_key, goal_id=request.goal_id, unit=meters.SLOTS, amount=1)
-    body = {"todo_id": todo_id, "purpose": request.purpose, "route": request.route, "engine": request.engine}
+    body = {
+        "todo_id": todo_id,
+        "agent_id": request.agent_id,
+        "purpose": request.purpose,
+        "route": request.route,
+        "engine": request.engine,
+    }
     if request.choice is not None:
         body["asked"] = request.choice.asked
     events.append(tx, request.goal_id, "turn_started", now_ms, body, request.turn_key)

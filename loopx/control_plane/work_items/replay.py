@@ -45,8 +45,10 @@ class _Fold:
         self.todos: dict[str, str] = {}
         self.gates: dict[str, str] = {}
         self.capabilities: dict[str, str] = {}
-        self._turns: dict[str, str] = {}
-        """The todo of each turn."""
+        self._turns: dict[str, tuple[str, object]] = {}
+        """The todo and the agent of each turn."""
+        self._claims: dict[str, object] = {}
+        """Who claimed a todo last."""
 
     def read(self, event: Past) -> None:
         noun, _, word = event.kind.partition("_")
@@ -75,15 +77,19 @@ class _Fold:
             self.todos[todo_id] = TodoStatus.OPEN
         elif word in _TODO_STATUSES:
             self.todos[todo_id] = word
+            self._claims[todo_id] = body.get("by")
 
     def _turn(self, word: str, event: Past) -> None:
         key = event.turn_key or ""
         if word == "started" and event.body.get("todo_id") is not None:
-            self._turns[key] = str(event.body["todo_id"])
-            self.todos[self._turns[key]] = TodoStatus.CLAIMED
-        elif word == "closed" and self.todos.get(self._turns.get(key, "")) == TodoStatus.CLAIMED:
-            # A turn that ends gives back what it has not ended.
-            self.todos[self._turns[key]] = TodoStatus.OPEN
+            todo_id, agent = str(event.body["todo_id"]), event.body.get("agent_id")
+            self._turns[key] = (todo_id, agent)
+            self.todos[todo_id], self._claims[todo_id] = TodoStatus.CLAIMED, agent
+        elif word == "closed" and key in self._turns:
+            todo_id, agent = self._turns[key]
+            # A turn that ends gives back what it has not ended, unless another agent has it by now.
+            if self.todos.get(todo_id) == TodoStatus.CLAIMED and self._claims.get(todo_id) == agent:
+                self.todos[todo_id] = TodoStatus.OPEN
 
     def _close(self) -> None:
         for todo_id, status in self.todos.items():
