@@ -126,20 +126,23 @@ def start(tx: Tx, request: StartTurn, now_ms: int) -> tuple[TurnJournal, Fence]:
         definition = goals.definition_of(tx, request.goal_id, row["revision"])
         meters.reserve(tx, request.goal_id, request.turn_key, definition.budgets, now_ms)
     tx.run("meters.reserve", turn_key=request.turn_key, goal_id=request.goal_id, unit=meters.SLOTS, amount=1)
-    body = {
+    events.append(tx, request.goal_id, "turn_started", now_ms, _told(request, todo_id), request.turn_key)
+    if written is None:
+        raise ConflictError("goal_gone", f"goal {request.goal_id} is gone", hint="loopx goal list")
+    fence = Fence(resource=turn_resource(request.goal_id, request.agent_id), epoch=epoch)
+    return TurnJournal(turn=turn_from_row(written), phases=(), host=None), fence
+
+
+def _told(request: StartTurn, todo_id: TodoId | None) -> dict[str, object]:
+    """What the log tells of a start."""
+    told: dict[str, object] = {
         "todo_id": todo_id,
         "agent_id": request.agent_id,
         "purpose": request.purpose,
         "route": request.route,
         "engine": request.engine,
     }
-    if request.choice is not None:
-        body["asked"] = request.choice.asked
-    events.append(tx, request.goal_id, "turn_started", now_ms, body, request.turn_key)
-    if written is None:
-        raise ConflictError("goal_gone", f"goal {request.goal_id} is gone", hint="loopx goal list")
-    fence = Fence(resource=turn_resource(request.goal_id, request.agent_id), epoch=epoch)
-    return TurnJournal(turn=turn_from_row(written), phases=(), host=None), fence
+    return told if request.choice is None else {**told, "asked": request.choice.asked}
 
 
 def _claim(tx: Tx, request: StartTurn, now_ms: int) -> TodoId | None:
