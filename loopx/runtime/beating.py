@@ -18,7 +18,7 @@ from loopx.control_plane.scheduler.heartbeat_commit import (
     HeartbeatRefusal,
     plan_heartbeat,
 )
-from loopx.runtime.reading import read_facts
+from loopx.runtime.reading import facts_to_write, outside
 from loopx.store import events, schedules
 from loopx.store.codec import dump, load
 from loopx.store.store import Store
@@ -50,8 +50,9 @@ def beat(store: Store, told: Beating) -> Beat:
     (`schedule_closed`, `beat_revision_stale`, `beat_revision_unknown`, `beat_in_future`, `slot_already_run`,
     `beat_of_another`).
     """
+    around = outside(store, told.goal_id, told.agent_id)
     with store.write() as tx:
-        facts = read_facts(store, tx, told.goal_id, told.agent_id)
+        facts = facts_to_write(store, tx, told.goal_id, told.agent_id, around)
         made = decisions.decide(facts)
         schedule = schedules.get(tx, told.goal_id)
         row = tx.one("schedules.get_beat", goal_id=told.goal_id, beat_key=told.key)

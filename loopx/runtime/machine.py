@@ -104,6 +104,16 @@ def take(key: str, now_ms: int) -> None:
         _replace(msgspec.structs.replace(cap, launches={**_inside(cap, now_ms), key: now_ms}))
 
 
+def give_back(key: str) -> None:
+    """Free the place of a start that came to nothing."""
+    if read() is None:
+        return
+    with _locked():
+        cap = read()
+        if cap is not None and key in cap.launches:
+            _replace(msgspec.structs.replace(cap, launches={k: at for k, at in cap.launches.items() if k != key}))
+
+
 def count(key: str, now_ms: int) -> None:
     """Count a further launch of a turn that has its place already."""
     if read() is None:

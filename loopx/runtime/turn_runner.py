@@ -238,15 +238,19 @@ class TurnRunner:
         )
         accepted = self._accept_outside_changes(work, tree_before)
         work.tree.remember_user(request.turn_key)
+        # Before the transaction, in which nothing may wait for a file. Who dies in between has used a place, no more.
+        machine.take(request.turn_key, self._store.now_ms())
         try:
             with self._store.write() as tx:
                 if accepted is not None:
                     tx.run("goals.set_accepted", goal_id=work.goal_id, accepted=dump(accepted))
                 journal, fence = turns.start(tx, request, self._store.now_ms())
-                machine.take(request.turn_key, self._store.now_ms())
             self._store.remember(journal)
         except StoreError as error:
             journal, fence = self._read_back(request.turn_key, None, error)
+        except LoopXError:
+            machine.give_back(request.turn_key)
+            raise
         self._tell_opened(journal.turn, resumed=False)
         return self._execute(work, journal, fence, token)
 

@@ -19,7 +19,7 @@ from loopx.control_plane.scheduler.arbitration import (
     jitter_for,
     wake_inputs,
 )
-from loopx.runtime.reading import read_facts
+from loopx.runtime.reading import facts_to_write, outside, read_facts
 from loopx.store import goals
 from loopx.store.connection import Row, Tx
 from loopx.store.store import Store
@@ -44,8 +44,9 @@ def settle(
     `held`: a cancel of a person stands, so that nothing but another event wakes it. `not_before_ms` puts the wake off.
     Raises NotFoundError (`goal_unknown`).
     """
+    around = outside(store, goal_id, agent_id)
     with store.write() as tx:
-        wake = look(store, tx, goal_id, agent_id)
+        wake = _look(tx, goal_id, facts_to_write(store, tx, goal_id, agent_id, around))
         at_ms = None if held else wake.at_ms
         if at_ms is not None and not_before_ms is not None:
             at_ms = max(at_ms, not_before_ms)
@@ -55,7 +56,10 @@ def settle(
 
 def look(store: Store, tx: Tx, goal_id: str, agent_id: AgentId) -> Wake:
     """The goal's next wake, from one snapshot; writes nothing."""
-    facts = read_facts(store, tx, goal_id, agent_id)
+    return _look(tx, goal_id, read_facts(store, tx, goal_id, agent_id))
+
+
+def _look(tx: Tx, goal_id: str, facts: GoalFacts) -> Wake:
     row = goals.row_of(tx, goal_id)
     decision = decisions.decide(facts)
     last = tx.one("goals.last_start", goal_id=goal_id, after=int(row["turn_count"]) - 2)

@@ -122,3 +122,12 @@ def test_an_unreadable_cap_stops_launches_and_is_named(desk: Desk) -> None:
     assert desk.loopx("doctor", "--json").code in (4, 11)
     assert desk.loopx("quota", "cap", "launches=9/1h").code == 0
     assert desk.loopx("quota", "should-run", "-q", "goal").code == 0
+
+
+def test_a_start_that_came_to_nothing_gives_its_place_back() -> None:
+    machine.set_cap(cap(1), 1_000)
+    machine.take("a", 1_000)
+    machine.give_back("a")
+    machine.take("b", 2_000)
+    with pytest.raises(NotNowError):
+        machine.take("a", 3_000)
