@@ -155,8 +155,8 @@ def store_part(dbos: Arm, folder: Path, count: int) -> list[Row]:
 def growth(ours: Arm, folder: Path, runs: int) -> list[Row]:
     """The same commands on a small store and on a large one."""
     large = (1_000_000, 100_000, 10_000, 10_000)
-    small_env, small_root = _filled(ours, folder / "small", (10, 10, 10, 10))
-    large_env, large_root = _filled(ours, folder / "large", large)
+    small_env, small_root = filled(ours, folder / "small", (10, 10, 10, 10))
+    large_env, large_root = filled(ours, folder / "large", large)
     rows = [Row(case="large store", value="{:,} ledger rows, {:,} turns, {:,} goals, {:,} todos".format(*large))]
     ratio = _turns_in(folder / "large") / _turns_in(folder / "small")
     rows.append(
@@ -211,7 +211,7 @@ def size(ours: Arm) -> list[Row]:
     ]
 
 
-def _filled(ours: Arm, folder: Path, counts: Sequence[int]) -> tuple[dict[str, str], Path]:
+def filled(ours: Arm, folder: Path, counts: Sequence[int]) -> tuple[dict[str, str], Path]:
     env, root = environment(ours, folder / "home"), repository(folder / "project")
     words = [ours.python, "-m", "bench.fill", str(root), *map(str, counts)]
     subprocess.run(words, env={**env, "PYTHONPATH": str(ROOT)}, cwd=folder, check=True)

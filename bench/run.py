@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import arms, cases, turns, verify_overhead
+from bench import arms, board, cases, turns, verify_overhead
 
 
 def main() -> int:
@@ -38,6 +38,7 @@ def main() -> int:
             "Verification": verify_overhead.rows(folder / "verification", 3),
             "The store's part of a turn": cases.store_part(dbos, folder / "store", args.turns),
             "Growth": cases.growth(ours, folder / "growth", args.runs),
+            "The board": board.rows(ours, folder / "board", 3 * args.runs),
             "Installation": cases.size(ours),
         }
     text = report(sections, (ours, rival, dbos), args.runs)

@@ -10,12 +10,10 @@ from collections.abc import Mapping
 import msgspec
 
 from loopx.control_plane.quota.policy import BudgetUnit
-from loopx.runtime.glance import GoalLine, Overview, Section, overview
+from loopx.runtime.glance import LIMIT, GoalLine, Overview, Section, overview
 from loopx.store import goals
 from loopx.store.connection import Row, Tx
 from loopx.store.store import Store
-
-MOST = 25
 
 
 class GoalRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +49,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
 
 def board(store: Store, since_ms: int) -> Board:
     """The board, with what ended since `since_ms`. Raises StoreError."""
-    seen = overview(store, since_ms=since_ms, limit=MOST)
+    seen = overview(store, since_ms=since_ms, limit=LIMIT)
     with store.read() as tx:
         rows = {line.goal_id: goal_row(tx, goals.row_of(tx, line.goal_id)) for line in seen.goals}
     return Board(seen=seen, rows=rows)

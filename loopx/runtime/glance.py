@@ -7,7 +7,7 @@ decision's; nothing is written, and only what is needed is imported, because oth
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -145,7 +145,7 @@ def overview(store: Store, *, since_ms: int, agent_id: AgentId | None = None, li
     agent = agent_id or AgentId(DEFAULT_AGENT)
     with store.read() as tx:
         look = Look(store, tx, agent)
-        lines = look.lines(_candidates(tx, limit), limit)
+        lines = look.lines(_pressing(tx, limit), _waiting(tx, limit), limit)
         lines += look.ended(since_ms, limit)
         counts = {str(row["state"]): int(row["n"]) for row in tx.all("goals.count_by_state")}
         free = space.free_bytes(store.path)
@@ -160,17 +160,28 @@ def overview(store: Store, *, since_ms: int, agent_id: AgentId | None = None, li
         )
 
 
-def _candidates(tx: Tx, limit: int) -> tuple[str, ...]:
-    """Goals that may have a line, by how much they may need a person; each once."""
+def _pressing(tx: Tx, limit: int) -> tuple[str, ...]:
+    """Goals that may need a person or run, each once."""
     found: list[Iterable[Row]] = [
         tx.all("turns.open_all", limit=limit),
         tx.all("goals.attention", limit=limit),
         tx.all("gates.open_all", limit=limit),
         tx.all("goals.without_wake", limit=limit),
+    ]
+    return _each_once(found)
+
+
+def _waiting(tx: Tx, limit: int) -> tuple[str, ...]:
+    """Goals that wait, the next one first."""
+    found: list[Iterable[Row]] = [
         # Those that are shown elsewhere already take no place among the waiting ones.
         tx.all("goals.next_up", limit=2 * limit),
         tx.all("goals.page_by_state", state=GoalState.PAUSED, limit=limit, skip=0),
     ]
+    return _each_once(found)
+
+
+def _each_once(found: Iterable[Iterable[Row]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row["goal_id"] for rows in found for row in rows))
 
 
@@ -183,10 +194,13 @@ class Look:
         self._agent = agent
         self.now_ms = store.now_ms()
 
-    def lines(self, goal_ids: Iterable[str], limit: int) -> list[GoalLine]:
+    def lines(self, pressing: Sequence[str], waiting: Sequence[str], limit: int) -> list[GoalLine]:
         """The lines of open goals, at most `limit` in a section, in the order of the screen."""
         sections: dict[Section, list[GoalLine]] = {section: [] for section in Section}
-        for goal_id in goal_ids:
+        for number, goal_id in enumerate(dict.fromkeys((*pressing, *waiting))):
+            # What only waits is looked at while there is a place for it: each look costs as much as a decision.
+            if number >= len(pressing) and len(sections[Section.WAITING]) >= limit:
+                break
             line = self.line(goal_id)
             if line.section is not Section.SINCE and len(sections[line.section]) < limit:
                 sections[line.section].append(line)
