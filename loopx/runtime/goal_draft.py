@@ -245,7 +245,7 @@ def _mend(here: Sequence[tuple[str, ProbeResult]]) -> str:
 def require_runnable(definition: GoalDefinition, root: str, env: dict[str, str]) -> None:
     """Refuse, before anything is made, what could not run here: a missing program, a repository in a merge.
 
-    Raises UsageError (`check_program_missing`, `tree_in_progress`).
+    Raises UsageError (`check_program_missing`, `check_unreadable`, `tree_in_progress`).
     """
     from pathlib import Path
 
@@ -253,7 +253,17 @@ def require_runnable(definition: GoalDefinition, root: str, env: dict[str, str])
     from loopx.workspace.identity import inspect
 
     contract = msgspec.json.decode(definition.contract, type=Contract)
-    missing = check_run.missing_programs(contract, check_run.session(root, env=env))
+    here = check_run.session(root, env=env)
+    unreadable = check_run.unreadable_check(contract, here)
+    if unreadable is not None:
+        check, said = unreadable
+        raise UsageError(
+            "check_unreadable",
+            f"check {check.name}: no shell can read it: {said}",
+            hint="look for a quote or a word that is not closed",
+            data={"check": check.name},
+        )
+    missing = check_run.missing_programs(contract, here)
     if missing and not definition.setup:
         first = missing[0]
         what = "can't be executed" if first.not_executable else "does not exist"

@@ -6,9 +6,11 @@ guard's work (loops, "The contract: the only judge").
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -43,6 +45,8 @@ from loopx.workspace.check_report import plan_report, read_report
 
 SHELL = "/bin/sh"
 _POLL_S = 0.05
+_READ_S = 10
+"""Seconds for a shell to read one line; who can't even start one is told of by the check itself."""
 _REUSABLE = frozenset({Verdict.GREEN, Verdict.RED})
 Observer = Callable[[str, CheckResult | None], None]
 
@@ -387,3 +391,16 @@ def missing_programs(contract: Contract, here: Session) -> tuple[MissingProgram,
 
     found = (missing_program(check, find) for check in contract.checks)
     return tuple(fact for fact in found if fact is not None)
+
+
+def unreadable_check(contract: Contract, here: Session) -> tuple[Check, str] | None:
+    """The first check that no shell can read, with what the shell says; nothing of it is run."""
+    for check in contract.checks:
+        if not isinstance(check.command, str):
+            continue
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            words = [SHELL, "-n", "-c", check.command]
+            read = subprocess.run(words, env=dict(here.env), capture_output=True, timeout=_READ_S, check=False)
+            if read.returncode:
+                return check, read.stderr.decode("utf-8", "replace").strip()[:300]
+    return None

@@ -117,6 +117,7 @@ def test_one_word_with_a_check_is_an_objective(tmp_path: Path) -> None:
         (("--protected-policy", "never"), "policy_unknown", "never"),
         (("--check", "python3 --version"), "check_version_command", "version"),
         (("--check", "no-such-program-here"), "check_program_missing", "no-such-program-here"),
+        (("--check", "if true; then echo"), "check_unreadable", "if true; then echo"),
         (("--goal-id", "Not An Id"), "bad_goal_id", "Not An Id"),
         (("--todo", " "), "title_empty", "title"),
         (("--no-such-flag",), "usage", "--no-such-flag"),
